@@ -1,0 +1,5 @@
+import sys
+
+from offline_gntd.command_line import main
+
+sys.exit(main())

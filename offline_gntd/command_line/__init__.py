@@ -1,0 +1,41 @@
+"""The command `offline-gntd`. Exit codes: 0 done, 1 runs failed or a table is incomplete, 2 bad usage.
+
+The layers are imported inside the commands that need them, so that --help does not wait for torch.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from offline_gntd import __version__
+from offline_gntd.command_line import analysis, datasets, runs
+from offline_gntd.errors import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="offline-gntd",
+        description="Offline-RL benchmarks around Gauss-Newton temporal-difference learning.",
+        epilog="datasets/, results/ and analysis/ are kept in $OFFLINE_GNTD_HOME (default: the current folder).",
+    )
+    top.add_argument("--version", action="version", version=f"offline-gntd {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for part in (datasets, runs, analysis):
+        part.add_commands(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(arguments)
+    try:
+        return args.handler(args) or 0
+    except UserError as error:
+        print(f"offline-gntd: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("offline-gntd: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

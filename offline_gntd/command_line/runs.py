@@ -1,0 +1,175 @@
+"""offline-gntd run, status, algorithms, quickstart, ship."""
+
+import argparse
+import itertools
+import os
+import sys
+from pathlib import Path
+
+
+def add_commands(commands) -> None:
+    command = commands.add_parser("quickstart", help="build a small dataset, train on it, show the table")
+    command.set_defaults(handler=quickstart)
+
+    command = commands.add_parser("algorithms", help="the presets and their fields")
+    command.add_argument("name", nargs="?", metavar="ALGORITHM", help="show this one's fields")
+    command.set_defaults(handler=algorithms)
+
+    command = commands.add_parser("run", help="run an experiment's grid; finished runs are skipped")
+    command.add_argument(
+        "experiment", metavar="EXPERIMENT", help="table1, quickstart, a name of yours, or a .toml file"
+    )
+    command.add_argument("--algorithms", nargs="+", metavar="A")
+    command.add_argument("--datasets", nargs="+", metavar="D")
+    command.add_argument("--seeds", type=int, metavar="N", help="seeds 0 … N−1")
+    command.add_argument("--steps", type=int, metavar="N", help="updates per run")
+    command.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations")
+    command.add_argument("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation")
+    command.add_argument("--stack", type=int, metavar="N", help="seeds trained together in one process")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="FIELD=VALUE[,VALUE…]",
+        help="set a field of every algorithm; several values are variants, each a column of its own",
+    )
+    command.add_argument(
+        "--workers", type=int, metavar="W", help="one-thread processes (default: one per core)"
+    )
+    command.add_argument("--device", default="cpu", metavar="D", help="cpu (default) or cuda")
+    command.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="time between checkpoints (default 300)",
+    )
+    command.add_argument("--redo", action="store_true", help="run again what is stale")
+    command.set_defaults(handler=run)
+
+    command = commands.add_parser("ship", help="write an experiment's results in the compact, committed form")
+    command.add_argument("experiment", metavar="EXPERIMENT")
+    command.set_defaults(handler=ship)
+
+
+def quickstart(args: argparse.Namespace) -> int:
+    """All in a folder of its own, so that the repository stays as it was."""
+    os.environ.setdefault("OFFLINE_GNTD_HOME", "quickstart")
+    import torch
+
+    from offline_gntd.analysis import render
+    from offline_gntd.datasets import build
+    from offline_gntd.runs import experiments, grid
+
+    torch.set_num_threads(1)
+    experiment = experiments.BUILT_IN["quickstart"]
+    for name in experiment.datasets:
+        build(name)
+    grid.run(experiment)
+    written = render.table(experiment.name, show=True) + render.figure(experiment.name)
+    print("\nwritten: " + ", ".join(map(str, written)))
+    return 0
+
+
+def algorithms(args: argparse.Namespace) -> None:
+    from offline_gntd.algorithms import CATALOGUE, preset
+    from offline_gntd.configuration import flatten
+
+    if args.name:
+        for path, value in flatten(preset(args.name).config).items():
+            print(f"{path:<24} {'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
+    else:
+        for name, entry in CATALOGUE.items():
+            print(f"{name:<14} {entry.label}")
+
+
+def run(args: argparse.Namespace) -> int:
+    from offline_gntd.runs import grid
+
+    experiment = _experiment(args)
+    outcome = grid.run(
+        experiment,
+        workers=args.workers,
+        device=_device(args.device),
+        checkpoint_seconds=args.checkpoint_seconds,
+        redo=args.redo,
+    )
+    counts = {
+        "done": outcome.done,
+        "finished before": outcome.finished_before,
+        "failed": outcome.failed,
+        "stale": outcome.stale,
+    }
+    print(", ".join(f"{len(cells)} {state}" for state, cells in counts.items() if cells) or "nothing to do")
+    if outcome.stale:
+        print(
+            f"stale: finished under other settings or data, e.g. {outcome.stale[0]}; --redo runs them again",
+            file=sys.stderr,
+        )
+    if outcome.stopped:
+        print("stopped; the same command goes on from the checkpoints", file=sys.stderr)
+    return 0 if outcome.complete else 1
+
+
+def ship(args: argparse.Namespace) -> None:
+    from offline_gntd.runs import results
+
+    print("written: " + ", ".join(map(str, results.ship(args.experiment))))
+
+
+def _device(name: str) -> str:
+    import torch
+
+    from offline_gntd.errors import UserError
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"no device {name!r} here: {str(error).splitlines()[0]}") from error
+    return name
+
+
+def _experiment(args: argparse.Namespace):
+    """The experiment the arguments describe: one that is known, changed by options, or a new one."""
+    import dataclasses
+
+    from offline_gntd.errors import UserError
+    from offline_gntd.runs import experiments
+    from offline_gntd.runs.experiments import BUILT_IN, Experiment, Protocol
+
+    if args.experiment.endswith(".toml"):
+        base = experiments.from_file(Path(args.experiment))
+    elif args.experiment in BUILT_IN:
+        base = BUILT_IN[args.experiment]
+    elif args.algorithms and args.datasets:
+        base = Experiment(args.experiment, (), ())
+    else:
+        base = experiments.find(args.experiment)
+    fields = {field.name for field in dataclasses.fields(Protocol)}
+    protocol = {name: value for name, value in vars(args).items() if name in fields and value is not None}
+    algorithms = tuple(args.algorithms or base.algorithms)
+    if not algorithms or not (args.datasets or base.datasets):
+        raise UserError(f"{base.name} names no algorithms or no datasets; add --algorithms … --datasets …")
+    return Experiment(
+        base.name,
+        tuple(args.datasets or base.datasets),
+        _variants(algorithms, args.settings),
+        seeds=base.seeds if args.seeds is None else args.seeds,
+        protocol=dataclasses.replace(base.protocol, **protocol),
+    )
+
+
+def _variants(algorithms: tuple[str, ...], settings: list[str]) -> tuple[str, ...]:
+    """`gntd` with --set kfac.damping=1,2 is gntd@kfac.damping=1 and gntd@kfac.damping=2."""
+    from offline_gntd.errors import UserError
+
+    choices = []
+    for setting in settings:
+        path, separator, values = setting.partition("=")
+        if not separator or not path or not values:
+            raise UserError(f"--set takes field=value, not {setting!r}")
+        choices.append([f"@{path}={value}" for value in values.split(",")])
+    return tuple(
+        algorithm + "".join(chosen) for algorithm in algorithms for chosen in itertools.product(*choices)
+    )

@@ -1,0 +1,87 @@
+"""Algorithm settings as frozen dataclasses: read from text, compared, hashed.
+
+A field is named by its path (`kfac.damping`); `kfac=none` switches an optional part off, and setting a field
+of a part that is off switches it on with its defaults.
+"""
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from typing import Any
+
+from offline_gntd.errors import UserError, unknown
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    return dataclasses.asdict(config)
+
+
+def digest(value: Any) -> str:
+    """A short hash of plain data, the same on every machine."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """{'kfac.damping': 0.25, …}"""
+    flat = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            flat |= flatten(value, f"{prefix}{field.name}.")
+        else:
+            flat[prefix + field.name] = value
+    return flat
+
+
+def replace(config: Any, path: str, text: str) -> Any:
+    """`config` with the field at `path` read from `text`."""
+    try:
+        return _replace(config, path.split("."), text, path)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"cannot set {path}={text}: {error}") from error
+
+
+def _replace(config: Any, names: list[str], text: str, path: str) -> Any:
+    hints = typing.get_type_hints(type(config))
+    name, *rest = names
+    if name not in hints:
+        raise unknown("field", path, _paths(type(config), path[: len(path) - len(".".join(names))]))
+    if not rest:
+        return dataclasses.replace(config, **{name: _parse(text, hints[name])})
+    part = getattr(config, name)
+    if part is None:
+        part = next((kind() for kind in typing.get_args(hints[name]) if dataclasses.is_dataclass(kind)), None)
+    if not dataclasses.is_dataclass(part):
+        raise UserError(f"{path.rsplit('.', len(rest))[0]!r} has no fields of its own; set it whole")
+    return dataclasses.replace(config, **{name: _replace(part, rest, text, path)})
+
+
+def _paths(kind: type, prefix: str) -> list[str]:
+    paths = []
+    for name, hint in typing.get_type_hints(kind).items():
+        parts = [option for option in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(option)]
+        paths += [prefix + name] + [path for part in parts for path in _paths(part, f"{prefix}{name}.")]
+    return paths
+
+
+def _parse(text: str, hint: Any) -> Any:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if text.lower() == "none":
+        if type(None) in options:
+            return None
+        raise ValueError("it cannot be none")
+    kind = next(option for option in options if option is not type(None))
+    if dataclasses.is_dataclass(kind):
+        if text.lower() in ("default", "on"):
+            return kind()
+        raise ValueError(f"it is 'on', 'none', or set by its fields: {', '.join(_paths(kind, ''))}")
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError("it is true or false")
+        return text.lower() == "true"
+    if typing.get_origin(kind) is tuple:  # 256x256: commas separate the values of a sweep
+        return tuple(int(item) for item in text.split("x"))
+    return kind(text)

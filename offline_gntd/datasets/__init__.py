@@ -1,0 +1,6 @@
+"""Layer 2: datasets, built with the algorithms or read from files; `load` opens any of them by name."""
+
+from offline_gntd.datasets.dataset import Dataset, Missing
+from offline_gntd.datasets.discrete import build, load
+
+__all__ = ["Dataset", "Missing", "build", "load"]

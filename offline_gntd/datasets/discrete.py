@@ -1,0 +1,201 @@
+"""CartPole and Acrobot replay and medium-replay sets, from the project's own DQN trained online.
+
+replay         all samples of agents trained until convergence
+medium-replay  all samples of agents stopped at the first evaluation 40–60 % of the way from random to expert
+"""
+
+import dataclasses
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from offline_gntd.datasets import flat, minari_store
+from offline_gntd.datasets.dataset import Dataset, Missing
+from offline_gntd.datasets.online import Collection, Training, Verdict, train
+from offline_gntd.errors import UserError, unknown
+from offline_gntd.tasks import Task
+
+TASKS = {  # references measured by benchmarks/references.py
+    "cartpole": Task("CartPole-v1", 4, 2, True, 22.3, 500.0, "random: 10,000 episodes; expert: the limit"),
+    "acrobot": Task("Acrobot-v1", 6, 3, True, -498.9, -80.0, "random: 10,000 episodes; expert: DQN"),
+}
+CONVERGED = {"cartpole": 475.0, "acrobot": -90.0}  # greedy mean return …
+CONVERGED_EVALUATIONS = 3  # … at this many evaluations running
+MEDIUM = (0.4, 0.6)  # of the way from random to expert
+SIZES = {"": 100_000, "-small": 10_000}  # transitions by default
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a name stands for: when an agent's training ends, and how many of its rows are kept."""
+
+    environment: str  # cartpole | acrobot
+    kind: str  # replay | medium-replay
+    transitions: int
+
+    @property
+    def task(self) -> Task:
+        return TASKS[self.environment]
+
+    @property
+    def level(self) -> str:
+        """The stopping rule in words."""
+        if self.kind == "replay":
+            goal = CONVERGED[self.environment]
+            return f"greedy mean return ≥ {goal:g} at {CONVERGED_EVALUATIONS} evaluations running"
+        low, high = self._medium_returns()
+        share = f"{MEDIUM[0]:.0%}–{MEDIUM[1]:.0%} of the way from random to expert"
+        return f"the first evaluation with a greedy mean return in [{low:.1f}, {high:.1f}], {share}"
+
+    def judge(self, greedy_returns: list[float]) -> Verdict:
+        last = greedy_returns[-CONVERGED_EVALUATIONS:]
+        converged = len(last) == CONVERGED_EVALUATIONS and min(last) >= CONVERGED[self.environment]
+        if self.kind == "replay":
+            return Verdict.REACHED if converged else Verdict.GO_ON
+        low, high = self._medium_returns()
+        if low <= greedy_returns[-1] <= high:
+            return Verdict.REACHED
+        return Verdict.MISSED if converged else Verdict.GO_ON
+
+    def _medium_returns(self) -> tuple[float, float]:
+        span = self.task.reference_max - self.task.reference_min
+        low, high = (self.task.reference_min + share * span for share in MEDIUM)
+        return low, high
+
+
+RECIPES = {
+    f"{environment}-{kind}{size}": Recipe(environment, kind, transitions)
+    for environment in TASKS
+    for kind in ("replay", "medium-replay")
+    for size, transitions in SIZES.items()
+}
+
+
+def build(
+    name: str,
+    transitions: int | None = None,
+    seed: int = 0,
+    force: bool = False,
+    collection: Collection | None = None,
+    quiet: bool = False,
+) -> Dataset:
+    """Build a named set, or return it if it is already there as asked for."""
+    recipe = recipe_of(name)
+    transitions = recipe.transitions if transitions is None else transitions
+    if transitions < 1:
+        raise UserError(f"--transitions must be at least 1, not {transitions}")
+    options = {"transitions": transitions, "seed": seed}
+    if minari_store.path(name).exists() and not force:
+        dataset = load(name)
+        built = {key: dataset.provenance.get(key) for key in options}
+        if built != options:
+            raise UserError(
+                f"{name} was built with {_words(built)}, not {_words(options)}; --force builds it again"
+            )
+        return dataset
+    collection = collection or Collection()
+    with tqdm(total=transitions, desc=name, unit="row", disable=quiet) as bar:
+        trainings, missed = collect(recipe, transitions, seed, collection, bar)
+    rows, ends = draw(trainings, transitions, np.random.default_rng(seed))
+    provenance = options | {
+        "level": recipe.level,
+        "trainings": [_account(training) for training in trainings],
+        "missed": [_account(training) for training in missed],
+        "collection": dataclasses.asdict(collection),
+        "versions": {p: version(p) for p in ("offline_gntd", "torch", "gymnasium", "minari", "numpy")}
+        | {"python": platform.python_version()},
+    }
+    minari_store.write(name, recipe.task, rows, ends, provenance)
+    return flat.write(
+        flat.folder(name), name, recipe.task, rows, episodes(rows, ends, recipe.task), provenance
+    )
+
+
+def load(name: str) -> Dataset:
+    """A built set from its flat cache, which is made anew from the Minari dataset if need be."""
+    recipe = recipe_of(name)
+    if not minari_store.path(name).exists():
+        raise Missing(f"{name} is not built yet; build it with: offline-gntd datasets build {name}")
+    try:
+        if flat.folder(name).exists():
+            return flat.read(flat.folder(name))
+    except flat.CorruptCache as error:
+        tqdm.write(f"{error}; making it anew from {minari_store.path(name)}")
+    rows, ends, provenance = minari_store.read(name, recipe.task)
+    return flat.write(
+        flat.folder(name), name, recipe.task, rows, episodes(rows, ends, recipe.task), provenance
+    )
+
+
+def recipe_of(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise unknown("dataset", name, RECIPES, "See: offline-gntd datasets list")
+    return RECIPES[name]
+
+
+def collect(
+    recipe: Recipe, transitions: int, seed: int, collection: Collection, bar: tqdm
+) -> tuple[list[Training], list[Training]]:
+    """Independent trainings until they hold enough rows; those that missed their level are set aside."""
+    reached: list[Training] = []
+    missed: list[Training] = []
+    while sum(len(training.rows) for training in reached) < transitions:
+        if len(missed) > 5 + 2 * len(reached):
+            raise UserError(f"{len(missed)} trainings ended without reaching: {recipe.level}")
+        number = len(reached) + len(missed)
+        training = train(recipe.task, collection, seed * 10_007 + number, recipe.judge, _show(bar, number))
+        (reached if training.reached else missed).append(training)
+    return reached, missed
+
+
+def draw(
+    trainings: list[Training], transitions: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """`transitions` rows in whole episodes drawn uniformly from all trainings, and where the episodes end.
+
+    Only the episode drawn last is cut, to make the number exact. The rows keep their order in time.
+    """
+    pool = [(training, part) for training in trainings for part in training.episodes()]
+    chosen, total = [], 0
+    for index in rng.permutation(len(pool)):
+        training, part = pool[index]
+        part = slice(part.start, min(part.stop, part.start + transitions - total))
+        chosen.append((index, training.rows[part]))
+        total += part.stop - part.start
+        if total == transitions:
+            break
+    pieces = [rows for _, rows in sorted(chosen, key=lambda item: item[0])]
+    return np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces])
+
+
+def episodes(rows: np.ndarray, ends: np.ndarray, task: Task) -> np.ndarray:
+    """Return and length of every episode: [episodes, 2]."""
+    starts = np.concatenate([[0], ends[:-1]])
+    returns = np.add.reduceat(rows[:, task.obs_dim + 1].astype(np.float64), starts)
+    return np.stack([returns, ends - starts], axis=1)
+
+
+def _account(training: Training) -> dict[str, Any]:
+    return {
+        "seed": training.seed,
+        "rows": len(training.rows),
+        "greedy_return": training.greedy_returns[-1] if training.greedy_returns else None,
+    }
+
+
+def _show(bar: tqdm, number: int) -> Callable[[int, list[float]], None]:
+    def progress(steps: int, greedy_returns: list[float]) -> None:
+        bar.total = max(bar.total, bar.n + steps)
+        bar.update(steps)
+        bar.set_postfix_str(f"training {number + 1}, greedy return {greedy_returns[-1]:.1f}")
+
+    return progress
+
+
+def _words(options: dict[str, Any]) -> str:
+    return ", ".join(f"--{key} {value}" for key, value in options.items())

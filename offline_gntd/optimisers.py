@@ -1,0 +1,59 @@
+"""Steps on a flat parameter buffer: one call for a whole stack of networks."""
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+from offline_gntd.errors import unknown
+
+
+class Adam:
+    """torch.optim.Adam's fused step with its default betas and epsilon."""
+
+    def __init__(self, flat: Tensor, learning_rate: float):
+        self.flat, self.learning_rate = flat, learning_rate
+        self.mean, self.square = torch.zeros_like(flat), torch.zeros_like(flat)
+        self.count = torch.zeros((), device=flat.device)
+
+    def step(self, gradient: Tensor) -> None:
+        adam(
+            [self.flat],
+            [gradient],
+            [self.mean],
+            [self.square],
+            [],
+            [self.count],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self.learning_rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "square": self.square, "count": self.count}
+
+
+class Plain:
+    """θ ← θ − β d, as the paper writes it."""
+
+    def __init__(self, flat: Tensor, learning_rate: float):
+        self.flat, self.learning_rate = flat, learning_rate
+
+    def step(self, gradient: Tensor) -> None:
+        self.flat.sub_(gradient, alpha=self.learning_rate)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+
+OPTIMISERS = {"adam": Adam, "plain": Plain}
+
+
+def optimiser(name: str, flat: Tensor, learning_rate: float) -> Adam | Plain:
+    if name not in OPTIMISERS:
+        raise unknown("optimiser", name, OPTIMISERS)
+    return OPTIMISERS[name](flat, learning_rate)

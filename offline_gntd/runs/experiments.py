@@ -1,0 +1,157 @@
+"""An experiment is a named grid: datasets × algorithms × seeds under one protocol."""
+
+import dataclasses
+import itertools
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offline_gntd.algorithms import preset
+from offline_gntd.configuration import digest, to_dict
+from offline_gntd.errors import UserError, unknown
+from offline_gntd.files import home, read_json, write_json
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How every run of an experiment is trained and scored; a table never mixes two of them."""
+
+    steps: int = 20_000  # updates
+    evaluate_every: int = 500  # updates; the last step is always evaluated
+    evaluate_episodes: int = 20
+    stack: int = 1  # seeds trained together in one process
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) < 1:
+                raise UserError(f"{field.name} must be at least 1, not {getattr(self, field.name)}")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    datasets: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    seeds: int = 5
+    protocol: Protocol = Protocol()
+
+    def __post_init__(self):
+        if not self.name or not all(c.isalnum() or c in "-_." for c in self.name) or self.name[0] in ".-":
+            raise UserError(f"{self.name!r} is no name for an experiment: letters, digits, - _ . only")
+        if self.seeds < 1:
+            raise UserError(f"--seeds must be at least 1, not {self.seeds}")
+        for algorithm in self.algorithms:
+            preset(algorithm)  # an unknown name or field stops here, before anything is run
+
+    def cells(self) -> list["Cell"]:
+        """All runs, as stacks of seeds."""
+        numbers = range(self.seeds)
+        stacks = [tuple(numbers[i : i + self.protocol.stack]) for i in numbers[:: self.protocol.stack]]
+        grid = itertools.product(self.datasets, self.algorithms, stacks)
+        return [
+            Cell(self.name, dataset, algorithm, seeds, self.protocol) for dataset, algorithm, seeds in grid
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_dict(value: dict[str, Any]) -> "Experiment":
+        legal = {field.name for field in dataclasses.fields(Experiment)}
+        legal_protocol = {field.name for field in dataclasses.fields(Protocol)}
+        for name in set(value) - legal:
+            raise unknown("experiment setting", name, legal)
+        for name in set(value.get("protocol", {})) - legal_protocol:
+            raise unknown("protocol setting", name, legal_protocol)
+        lists = {key: tuple(value.get(key, ())) for key in ("datasets", "algorithms")}
+        return Experiment(**value | lists | {"protocol": Protocol(**value.get("protocol", {}))})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One process's work: an algorithm on a dataset for a stack of seeds."""
+
+    experiment: str
+    dataset: str
+    algorithm: str
+    seeds: tuple[int, ...]
+    protocol: Protocol
+
+    @property
+    def config(self) -> Any:
+        return preset(self.algorithm).config
+
+    @property
+    def config_hash(self) -> str:
+        """Of all that decides a run's numbers, but for its seed and its data."""
+        protocol = dataclasses.replace(self.protocol, stack=len(self.seeds))
+        return digest({"algorithm": to_dict(self.config), "protocol": to_dict(protocol)})
+
+    def folder(self, seed: int) -> Path:
+        return home() / "results" / self.experiment / self.dataset / self.algorithm / f"seed-{seed}"
+
+    def __str__(self) -> str:
+        seeds = f"{self.seeds[0]}" if len(self.seeds) == 1 else f"{self.seeds[0]}–{self.seeds[-1]}"
+        return f"{self.dataset} {self.algorithm} seed {seeds}"
+
+
+DISCRETE = ("td", "dqn", "gntd", "gndqn")
+
+BUILT_IN = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment(
+            "quickstart",
+            ("cartpole-replay-small",),
+            DISCRETE,
+            seeds=3,
+            protocol=Protocol(steps=4_000, evaluate_every=500, evaluate_episodes=10, stack=3),
+        ),
+        Experiment(
+            "table1",
+            ("cartpole-replay", "cartpole-medium-replay", "acrobot-replay", "acrobot-medium-replay"),
+            DISCRETE,
+        ),
+    )
+}
+
+
+def stored_path(name: str) -> Path:
+    return home() / "results" / name / "experiment.json"
+
+
+def find(name: str) -> Experiment:
+    """An experiment as it was last run here, else as shipped or built in."""
+    if stored_path(name).exists():
+        return Experiment.from_dict(read_json(stored_path(name)))
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    known = {path.parent.name for path in stored_path("*").parent.parent.glob("*/experiment.json")}
+    raise unknown("experiment", name, known | set(BUILT_IN))
+
+
+def from_file(path: Path) -> Experiment:
+    """A TOML file: datasets, algorithms, seeds and a [protocol] table; named after the file unless it says."""
+    try:
+        value = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    return Experiment.from_dict({"name": path.stem} | value)
+
+
+def store(experiment: Experiment) -> None:
+    """Remember what was asked for, so that a table knows which runs are missing.
+
+    A grid may be run in parts: under the same protocol its datasets, algorithms and seeds add up.
+    """
+    if stored_path(experiment.name).exists():
+        before = find(experiment.name)
+        if before.protocol == experiment.protocol:
+            experiment = dataclasses.replace(
+                experiment,
+                datasets=tuple(dict.fromkeys(before.datasets + experiment.datasets)),
+                algorithms=tuple(dict.fromkeys(before.algorithms + experiment.algorithms)),
+                seeds=max(before.seeds, experiment.seeds),
+            )
+    write_json(stored_path(experiment.name), experiment.to_dict())

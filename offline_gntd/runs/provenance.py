@@ -1,0 +1,48 @@
+"""What made a number: versions, commit, machine."""
+
+import functools
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("offline_gntd", "torch", "numpy", "gymnasium", "mujoco", "minari")
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of this source tree, marked when it has changes of its own; None outside a checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        diff = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no", "--", ":/offline_gntd"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("-changed" if diff.stdout.strip() else "")
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
+
+
+@functools.cache
+def machine() -> dict[str, Any]:
+    return {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform(), "host": platform.node()}
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

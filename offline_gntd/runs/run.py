@@ -1,0 +1,196 @@
+"""One run: train an agent on a dataset for a stack of seeds, evaluate it, and leave a record of each seed.
+
+The record of a run that was stopped and resumed is the same, bit for bit, as that of one that was not, but
+for its timing.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+
+from offline_gntd.algorithms import preset
+from offline_gntd.configuration import to_dict
+from offline_gntd.datasets import Dataset, load
+from offline_gntd.datasets.environments import Evaluator
+from offline_gntd.files import remove
+from offline_gntd.runs import provenance
+from offline_gntd.runs.experiments import Cell
+from offline_gntd.runs.record import Record, read_description
+from offline_gntd.transitions import sample
+
+LARGEST_VALUE = 1e6  # |Q| past this has diverged
+STOP_CHECK = 64  # updates between looks at whether to stop or checkpoint
+
+
+class Stopped(Exception):
+    """The run was asked to stop; its checkpoint holds all it has done."""
+
+
+class Run:
+    def __init__(self, cell: Cell, device: str = "cpu"):
+        self.cell, self.device = cell, device
+        self.dataset: Dataset = load(cell.dataset)
+        self.config = cell.config
+        self.rows = self.dataset.rows if device == "cpu" else self.dataset.rows.to(device)
+        self.generators = [torch.Generator(device).manual_seed(seed) for seed in cell.seeds]
+        self.agent = self.config.agent(self.dataset.task, self.generators)
+        self.evaluator = Evaluator(self.dataset.task, cell.seeds, cell.protocol.evaluate_episodes)
+        self.records = [Record(cell.folder(seed)) for seed in cell.seeds]
+        self.step = 0
+        self.timing = {"training_seconds": 0.0, "training_cpu_seconds": 0.0, "evaluation_seconds": 0.0}
+
+    def execute(
+        self,
+        report: Callable[[int, float], None] = lambda step, score: None,
+        stopping: Callable[[], bool] = lambda: False,
+        checkpoint_seconds: float = 300.0,
+    ) -> None:
+        """Train to the protocol's last step, from the last checkpoint if there is one."""
+        self._start()
+        last_checkpoint = time.monotonic()
+        while self.step < self.cell.protocol.steps and not all(record.diverged for record in self.records):
+            self._train(self._pause_at())
+            if self._evaluation_due():
+                report(self.step, self._evaluate())
+            if stopping():
+                self.save()
+                raise Stopped
+            if time.monotonic() - last_checkpoint > checkpoint_seconds:
+                self.save()
+                last_checkpoint = time.monotonic()
+        self.save()
+        for record in self.records:
+            status = "diverged" if record.diverged else "done"
+            record.describe(status=status, finished=_now(), steps=self.step, **self.timing)
+        self.evaluator.close()
+
+    def _pause_at(self) -> int:
+        """The next step to look up at: an evaluation, or a moment to stop or checkpoint."""
+        every = self.cell.protocol.evaluate_every
+        next_evaluation = min((self.step // every + 1) * every, self.cell.protocol.steps)
+        return min(self.step + STOP_CHECK, next_evaluation)
+
+    def _train(self, until: int) -> None:
+        wall, cpu = time.perf_counter(), time.process_time()
+        task, batch_size = self.dataset.task, self.config.batch_size
+        while self.step < until:
+            self.last = self.agent.update(sample(self.rows, task, batch_size, self.generators))
+            self.step += 1
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        self.timing["training_seconds"] += time.perf_counter() - wall
+        self.timing["training_cpu_seconds"] += time.process_time() - cpu
+
+    def _evaluation_due(self) -> bool:
+        return self.step % self.cell.protocol.evaluate_every == 0 or self.step == self.cell.protocol.steps
+
+    def _evaluate(self) -> float:
+        """Score every seed that has not diverged; the mean score."""
+        began = time.perf_counter()
+        metrics = self.last | self.agent.measure(self.dataset.transitions)
+        metrics = {name: values.tolist() for name, values in metrics.items()}
+        returns = self.evaluator.returns(self.agent.act, self.step, self.device)  # [seeds, episodes]
+        self.timing["evaluation_seconds"] += time.perf_counter() - began
+        scores = []
+        for i, record in enumerate(self.records):
+            row = {name: values[i] for name, values in metrics.items()}
+            if record.diverged:
+                continue
+            if not all(map(math.isfinite, row.values())) or row.get("largest_value", 0.0) > LARGEST_VALUE:
+                record.describe(diverged_at=self.step)
+                continue
+            score = self.dataset.task.score(returns[i].mean())
+            scores.append(score)
+            record.metrics.append({"step": self.step} | row)
+            record.scores.append(
+                {
+                    "step": self.step,
+                    "return": returns[i].mean(),
+                    "return_std": returns[i].std(),
+                    "score": score,
+                    "returns": " ".join(f"{value:g}" for value in returns[i]),
+                }
+                | self.timing
+            )
+            record.write_rows()
+        return float(np.mean(scores)) if scores else math.nan
+
+    def state(self, i: int) -> dict[str, torch.Tensor]:
+        """All that seed i's future depends on."""
+        state = {name: tensor[i] if tensor.dim() else tensor for name, tensor in self.agent.tensors().items()}
+        return {name: tensor.clone() for name, tensor in state.items()} | {
+            "generator": self.generators[i].get_state()
+        }
+
+    def save(self) -> None:
+        """Checkpoint every seed; the one before goes only when all are written."""
+        for i, record in enumerate(self.records):
+            record.save(self.step, self.state(i), self.timing)
+        for record in self.records:
+            record.forget_checkpoints(but=self.step)
+
+    def _start(self) -> None:
+        """Resume from the latest step that every seed has a checkpoint of, or begin."""
+        steps = set.intersection(*(record.checkpoint_steps() for record in self.records))
+        if steps and self._same_run():
+            self._resume(max(steps))
+            return
+        for record in self.records:
+            remove(record.folder)
+            record.describe(**self._description(record), resumed_at=[])
+
+    def _same_run(self) -> bool:
+        """Whether what is on disk was made by this very cell, from this very data."""
+        wanted = self._description(self.records[0])
+        for record in self.records:
+            found = read_description(record.folder) or {}
+            if any(found.get(key) != wanted[key] for key in ("config_hash", "dataset_sha256", "versions")):
+                return False
+        return True
+
+    def _resume(self, step: int) -> None:
+        tensors = self.agent.tensors()
+        for i, record in enumerate(self.records):
+            state, self.timing = record.resume(step)
+            self.generators[i].set_state(state.pop("generator"))
+            for name, tensor in tensors.items():
+                (tensor[i] if tensor.dim() else tensor).copy_(state[name])
+            record.describe(status="running", resumed_at=[*record.description["resumed_at"], step])
+            record.write_rows()
+        self.step = step
+
+    def _description(self, record: Record) -> dict[str, Any]:
+        cell, dataset = self.cell, self.dataset
+        return {
+            "experiment": cell.experiment,
+            "dataset": cell.dataset,
+            "algorithm": cell.algorithm,
+            "label": preset(cell.algorithm).label,
+            "seed": cell.seeds[self.records.index(record)],
+            "status": "running",
+            "config": to_dict(self.config),
+            "config_hash": cell.config_hash,
+            "protocol": dataclasses.asdict(cell.protocol),
+            "stack": len(cell.seeds),
+            "dataset_sha256": dataset.sha256,
+            "dataset_rows": len(dataset),
+            "env_id": dataset.task.env_id,
+            "reference_min": dataset.task.reference_min,
+            "reference_max": dataset.task.reference_max,
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "versions": provenance.versions(),
+            "commit": provenance.commit(),
+            "machine": provenance.machine(),
+            "started": _now(),
+        }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
