@@ -17,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="offline-gntd",
         description="Offline-RL benchmarks around Gauss-Newton temporal-difference learning.",
-        epilog="datasets/, results/ and analysis/ are kept in $OFFLINE_GNTD_HOME (default: the current folder).",
+        epilog="datasets/, results/ and analysis/ are kept in $OFFLINE_GNTD_HOME (default: this folder).",
     )
     top.add_argument("--version", action="version", version=f"offline-gntd {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -11,10 +11,10 @@ HISTOGRAM_WIDTH = 40
 
 
 def listing() -> str:
-    lines = [
-        f"{'here' if minari_store.path(name).exists() else '    '}  {name:<30} {recipe.transitions:>8,} rows by default"
-        for name, recipe in RECIPES.items()
-    ]
+    lines = []
+    for name, recipe in RECIPES.items():
+        here = "here" if minari_store.path(name).exists() else ""
+        lines.append(f"{here:<4}  {name:<30} {recipe.transitions:>8,} rows by default")
     return "\n".join(["      built with: offline-gntd datasets build NAME", *lines])
 
 
@@ -62,9 +62,8 @@ def histogram(values: np.ndarray) -> list[str]:
 
 def provenance(dataset: Dataset) -> list[str]:
     facts = dataset.provenance
-    lines = [
-        f"built by      offline-gntd datasets build, --transitions {facts['transitions']} --seed {facts['seed']}"
-    ]
+    options = f"--transitions {facts['transitions']} --seed {facts['seed']}"
+    lines = [f"built by      offline-gntd datasets build {dataset.name} {options}"]
     lines.append(f"level         {facts['level']}")
     for title, key in (("trainings", "trainings"), ("not used", "missed")):
         for training in facts[key]:

@@ -132,7 +132,7 @@ def find(name: str) -> Experiment:
 
 
 def from_file(path: Path) -> Experiment:
-    """A TOML file: datasets, algorithms, seeds and a [protocol] table; named after the file unless it says."""
+    """A TOML file: datasets, algorithms, seeds and a [protocol] table; its own name unless it gives one."""
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
