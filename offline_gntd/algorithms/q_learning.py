@@ -14,6 +14,7 @@ from offline_gntd.algorithms.preset import Preset
 from offline_gntd.critic import Critic
 from offline_gntd.kfac import KFAC
 from offline_gntd.networks import MLP, Tape
+from offline_gntd.optimisers import check_optimiser
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Transitions
 
@@ -28,6 +29,15 @@ class QLearning:
     target_rate: float | None = None  # Polyak rate of the target network; none: bootstrap from Q itself
     kfac: KFAC | None = None  # Gauss-Newton step by Kronecker factors (Algorithm 3)
     exact_damping: float | None = None  # ω of the exact Gauss-Newton step instead (Algorithm 1)
+
+    def __post_init__(self):
+        check_optimiser(self.optimiser)
+        if min(self.batch_size, *self.widths) < 1:
+            raise ValueError("batch_size and widths must be at least 1")
+        if not 0 <= self.discount < 1:
+            raise ValueError(f"discount must be in [0, 1), not {self.discount}")
+        if self.kfac and self.exact_damping is not None:
+            raise ValueError("kfac and exact_damping are two ways to one step; set one of them")
 
     def agent(self, task: Task, generators: Sequence[torch.Generator]) -> "QLearner":
         return QLearner(self, task, generators)
