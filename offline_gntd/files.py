@@ -40,11 +40,21 @@ def writing(path: Path) -> Iterator[Path]:
         remove(temporary)
 
 
+def require_writable(folder: Path) -> None:
+    """Refuse early, before hours of work, a folder that could not be written to at their end."""
+    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    if not existing.is_dir():
+        raise UserError(f"cannot write to {folder}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {folder}: {existing} is read-only; set OFFLINE_GNTD_HOME elsewhere")
+
+
 def remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

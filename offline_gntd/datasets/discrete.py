@@ -18,6 +18,7 @@ from offline_gntd.datasets import flat, minari_store
 from offline_gntd.datasets.dataset import Dataset, Missing
 from offline_gntd.datasets.online import Collection, Training, Verdict, train
 from offline_gntd.errors import UserError, unknown
+from offline_gntd.files import require_writable
 from offline_gntd.tasks import Task
 
 TASKS = {  # references measured by benchmarks/references.py
@@ -98,6 +99,7 @@ def build(
                 f"{name} was built with {_words(built)}, not {_words(options)}; --force builds it again"
             )
         return dataset
+    require_writable(minari_store.path(name))
     collection = collection or Collection()
     with tqdm(total=transitions, desc=name, unit="row", disable=quiet) as bar:
         trainings, missed = collect(recipe, transitions, seed, collection, bar)

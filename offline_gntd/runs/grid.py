@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from offline_gntd.datasets import Missing, load
 from offline_gntd.errors import UserError
-from offline_gntd.files import write_text
+from offline_gntd.files import require_writable, write_text
 from offline_gntd.runs import experiments, results
 from offline_gntd.runs.experiments import Cell, Experiment
 from offline_gntd.runs.record import FINISHED, Record, read_description
@@ -49,6 +49,7 @@ def run(
     outcome, todo = plan(experiment, redo)
     if not todo:
         return outcome
+    require_writable(experiments.stored_path(experiment.name).parent)
     experiments.store(experiment)
     workers = min(workers or os.cpu_count() or 1, len(todo))
     context = multiprocessing.get_context("spawn")

@@ -1,0 +1,128 @@
+"""The command as a user meets it: exit codes, one clear line, nothing changed by bad input."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from offline_gntd.command_line import main
+
+STUDY = ["run", "study", "--datasets", "cartpole-replay-small", "--seeds", "1", "--steps", "40"]
+STUDY += ["--evaluate-every", "20", "--evaluate-episodes", "2", "--workers", "1"]
+FAST = ["--set", "widths=16x16", "--set", "batch_size=32"]
+
+
+def test_help_is_quick_and_does_not_import_torch():
+    began = time.perf_counter()
+    code = "import sys; from offline_gntd.command_line import main\ntry: main(['--help'])\n"
+    code += "except SystemExit: pass\nassert not {'torch', 'numpy', 'pandas'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert time.perf_counter() - began < 2  # half a second, on a machine with nothing else to do
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["datasets", "build", "cartpole-repaly"], "did you mean 'cartpole-replay'"),
+        (["datasets", "build", "cartpole-replay", "--transitions", "0"], "at least 1, not 0"),
+        (["datasets", "show", "cartpole-replay"], "datasets build cartpole-replay"),
+        (["run", "table9"], "no experiment 'table9'"),
+        (["run", "table1"], "datasets build cartpole-replay"),
+        (["run", "table1", "--algorithms", "dqnn"], "no algorithm 'dqnn'; did you mean 'dqn'"),
+        (["run", "table1", "--set", "kfac.dampng=1"], "did you mean 'kfac.damping'"),
+        (["run", "table1", "--set", "damping"], "field=value"),
+        (["run", "table1", "--seeds", "0"], "at least 1, not 0"),
+        (["run", "table1", "--steps", "-5"], "steps must be at least 1"),
+        (["run", "table1", "--workers", "0"], "--workers must be at least 1"),
+        (["run", "table1", "--device", "abacus"], "no device 'abacus'"),
+        (
+            ["run", "../escape", "--algorithms", "td", "--datasets", "cartpole-replay"],
+            "no name for an experiment",
+        ),
+        (["run", "nowhere.toml"], "cannot read nowhere.toml"),
+        (["table", "table1"], "no finished runs of table1"),
+        (["figure", "nothing"], "no experiment 'nothing'"),
+        (["algorithms", "gnt"], "did you mean 'gntd'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not list(home.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_any_work(home, monkeypatch, capsys):
+    blocked = home / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("OFFLINE_GNTD_HOME", str(blocked))
+    monkeypatch.setattr("offline_gntd.datasets.discrete.train", None)  # not even tried
+    assert main(["datasets", "build", "cartpole-replay-small"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("offline-gntd: cannot write to")
+    assert error.count("\n") == 1
+
+
+def test_from_build_to_table(home, monkeypatch, capsys, easy, quick_collection):
+    monkeypatch.setattr("offline_gntd.datasets.discrete.Collection", lambda: quick_collection)
+    assert main(["datasets", "build", "cartpole-replay-small", "--transitions", "300"]) == 0
+    assert main(["datasets", "show", "cartpole-replay-small"]) == 0
+    card = capsys.readouterr().out
+    for words in ("300 transitions", "return histogram", "references", "greedy return at the end", "sha256"):
+        assert words in card
+    assert main(["datasets", "list"]) == 0
+    assert "here  cartpole-replay-small" in capsys.readouterr().out
+    assert main([*STUDY, "--algorithms", "dqn", *FAST, "--set", "learning_rate=0.001,0.01"]) == 0
+    assert "2 done" in capsys.readouterr().out
+    folder = home / "results/study/cartpole-replay-small"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "dqn@widths=16x16@batch_size=32@learning_rate=0.001",
+        "dqn@widths=16x16@batch_size=32@learning_rate=0.01",
+    ]
+    assert main([*STUDY, "--algorithms", "dqn", *FAST, "--set", "learning_rate=0.001,0.01"]) == 0
+    assert "2 finished before" in capsys.readouterr().out
+    assert main(["table", "study"]) == 0
+    assert "DQN widths=16x16 batch_size=32 learning_rate=0.001" in capsys.readouterr().out
+    assert main(["table", "study", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.count("\n") >= 3
+    assert main(["figure", "study"]) == 0
+    assert {path.name for path in (home / "analysis").iterdir()} == {
+        f"study.{suffix}" for suffix in ("md", "tex", "csv", "png", "pdf")
+    }
+    assert main(["ship", "study"]) == 0
+    assert (home / "results/study.runs.csv").exists()
+    (folder / "dqn@widths=16x16@batch_size=32@learning_rate=0.01/seed-0/run.json").unlink()
+    (home / "results/study.runs.csv").unlink()
+    capsys.readouterr()
+    assert main(["table", "study"]) == 1
+    assert "missing: cartpole-replay-small dqn@" in capsys.readouterr().err
+
+
+def test_an_experiment_from_a_file(home, small_dataset, capsys):
+    (home / "mine.toml").write_text(
+        'datasets = ["cartpole-replay-small"]\nalgorithms = ["dqn@widths=16x16@batch_size=32"]\nseeds = 1\n'
+        "[protocol]\nsteps = 20\nevaluate_every = 20\nevaluate_episodes = 1\n"
+    )
+    assert main(["run", str(home / "mine.toml")]) == 0
+    assert main(["table", "mine"]) == 0
+    (home / "typo.toml").write_text('datasets = ["a"]\nalgorithm = ["dqn"]\n')
+    assert main(["run", str(home / "typo.toml")]) == 2
+    assert "did you mean 'algorithms'" in capsys.readouterr().err
+
+
+def test_algorithms_are_listed_with_their_fields(capsys):
+    assert main(["algorithms"]) == 0
+    assert "gndqn" in capsys.readouterr().out
+    assert main(["algorithms", "gntd@kfac.damping=1"]) == 0
+    assert "kfac.damping             1.0" in capsys.readouterr().out
+
+
+def test_a_closed_pipe_is_no_error():
+    command = f"{sys.executable} -m offline_gntd algorithms | true"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, env=os.environ
+    )
+    assert "Traceback" not in done.stderr
