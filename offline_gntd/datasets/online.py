@@ -19,7 +19,7 @@ class Collection:
 
     algorithm: QLearning = QLearning(widths=(64, 64), batch_size=128, learning_rate=1e-3, target_rate=0.01)
     explore_from: float = 1.0  # share of random actions, falling linearly …
-    explore_to: float = 0.05
+    explore_to: float = 0.2
     explore_steps: int = 2_000  # … over this many steps
     warm_up: int = 1_000  # steps before the first update
     evaluate_every: int = 500  # steps
