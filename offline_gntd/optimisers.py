@@ -53,7 +53,11 @@ class Plain:
 OPTIMISERS = {"adam": Adam, "plain": Plain}
 
 
-def optimiser(name: str, flat: Tensor, learning_rate: float) -> Adam | Plain:
+def check_optimiser(name: str) -> None:
     if name not in OPTIMISERS:
         raise unknown("optimiser", name, OPTIMISERS)
+
+
+def optimiser(name: str, flat: Tensor, learning_rate: float) -> Adam | Plain:
+    check_optimiser(name)
     return OPTIMISERS[name](flat, learning_rate)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.preset import Preset, check_actions
+from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
 from offline_gntd.learner import tensors_of
 from offline_gntd.networks import MLP
 from offline_gntd.observations import Normaliser, Statistics
@@ -27,6 +27,9 @@ class BC:
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
 
     discrete = False  # not a field: which actions it learns
+
+    def __post_init__(self):
+        check_settings(self)
 
     def agent(
         self, task: Task, generators: Sequence[torch.Generator], obs_statistics: Statistics | None = None

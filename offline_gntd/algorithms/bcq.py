@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from offline_gntd import bellman
-from offline_gntd.algorithms.preset import Preset, check_actions
+from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
 from offline_gntd.critic import Critic
 from offline_gntd.kfac import KFAC
 from offline_gntd.learner import Learner, Target, tensors_of
@@ -47,6 +47,9 @@ class BCQ:
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
 
     discrete = False  # not a field: which actions it learns
+
+    def __post_init__(self):
+        check_settings(self)
 
     def agent(
         self, task: Task, generators: Sequence[torch.Generator], obs_statistics: Statistics | None = None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from offline_gntd import bellman
-from offline_gntd.algorithms.preset import Preset, check_actions
+from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
 from offline_gntd.critic import Critic
 from offline_gntd.kfac import KFAC
 from offline_gntd.networks import MLP, Tape
@@ -32,6 +32,11 @@ class QLearning:
     exact_damping: float | None = None  # ω of the exact Gauss-Newton step instead (Algorithm 1)
 
     discrete = True  # not a field: which actions it learns
+
+    def __post_init__(self):
+        check_settings(self)
+        if self.kfac and self.exact_damping is not None:
+            raise ValueError("kfac and exact_damping are two ways to one step; set one of them")
 
     def agent(
         self, task: Task, generators: Sequence[torch.Generator], obs_statistics: Statistics | None = None

@@ -20,8 +20,9 @@ def add_commands(commands) -> None:
 def table(args: argparse.Namespace) -> int:
     from offline_gntd.analysis import render
 
-    table = render.table(args.experiment)
+    table, written = render.table(args.experiment)
     print(table.text(args.format))
+    print("written: " + ", ".join(map(str, written)), file=sys.stderr)
     for line in table.missing:
         print(f"missing: {line}", file=sys.stderr)
     return 1 if table.missing else 0

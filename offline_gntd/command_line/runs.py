@@ -67,9 +67,11 @@ def quickstart(args: argparse.Namespace) -> int:
     for name in experiment.datasets:
         build(name)
     grid.run(experiment)
-    written = render.table(experiment.name, show=True) + render.figure(experiment.name)
-    print("\nwritten: " + ", ".join(map(str, written)))
-    return 0
+    table, written = render.table(experiment.name)
+    written += render.figure(experiment.name)
+    print("\n" + table.text("md"))
+    print("written: " + ", ".join(map(str, written)))
+    return 1 if table.missing else 0
 
 
 def algorithms(args: argparse.Namespace) -> None:

@@ -50,8 +50,8 @@ def write(
 
 def read(path: Path) -> Dataset:
     """Open a cache folder without reading its rows, or raise CorruptCache."""
-    description = read_json(path / "dataset.json")
     try:
+        description = read_json(path / "dataset.json")
         task = Task(**description["task"])
         rows = np.load(path / "rows.npy", mmap_mode="c")  # copy-on-write: shared until written to
         episodes = np.load(path / "episodes.npy")
@@ -61,7 +61,7 @@ def read(path: Path) -> Dataset:
             if hashlib.sha256(rows.data).hexdigest() != description["sha256"]:
                 raise ValueError("its rows do not have their sha256")
             write_json(path / "dataset.json", description | {"stamp": _stamp(path / "rows.npy")})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (UserError, OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptCache(f"the flat cache {path} is corrupt: {error}") from error
     return Dataset(
         name=description["name"],

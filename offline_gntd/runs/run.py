@@ -105,14 +105,15 @@ class Run:
             if not all(map(math.isfinite, row.values())) or row.get("largest_value", 0.0) > LARGEST_VALUE:
                 record.describe(diverged_at=self.step)
                 continue
-            score = self.dataset.task.score(returns[i].mean())
+            mean = float(returns[i].mean())
+            score = self.dataset.task.score(mean)
             scores.append(score)
             record.metrics.append({"step": self.step} | row)
             record.scores.append(
                 {
                     "step": self.step,
-                    "return": returns[i].mean(),
-                    "return_std": returns[i].std(),
+                    "return": mean,
+                    "return_std": float(returns[i].std()),
                     "score": score,
                     "returns": " ".join(f"{value:g}" for value in returns[i]),
                 }

@@ -1,0 +1,78 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from offline_gntd.algorithms.q_learning import QLearning
+from offline_gntd.datasets import build
+from offline_gntd.datasets.discrete import Recipe
+from offline_gntd.datasets.online import Collection, Verdict
+from offline_gntd.tasks import Task
+from offline_gntd.transitions import row_width
+
+SHARED = Path(os.environ.get("OFFLINE_GNTD_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """Every test has folders of its own and one thread."""
+    monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path))
+    torch.set_num_threads(1)
+    return tmp_path
+
+
+@pytest.fixture
+def shared():
+    """Reference material that is not part of the repository; tests that need it are skipped without it."""
+    if not SHARED.exists():
+        pytest.skip(f"no {SHARED}")
+    return SHARED
+
+
+@pytest.fixture
+def cartpole():
+    return Task("CartPole-v1", 4, 2, True, 22.3, 500.0, "test")
+
+
+@pytest.fixture
+def quick_collection():
+    """Online training short enough for a test."""
+    return Collection(
+        algorithm=QLearning(widths=(32, 32), batch_size=32, learning_rate=1e-3, target_rate=0.01),
+        explore_steps=300,
+        warm_up=100,
+        evaluate_every=100,
+        evaluate_episodes=2,
+        step_limit=600,
+    )
+
+
+@pytest.fixture
+def easy(monkeypatch):
+    """Every online training reaches its level at its second evaluation."""
+    verdict = lambda self, returns: Verdict.REACHED if len(returns) == 2 else Verdict.GO_ON  # noqa: E731
+    monkeypatch.setattr(Recipe, "judge", verdict)
+
+
+@pytest.fixture
+def small_dataset(easy, quick_collection):
+    return build("cartpole-replay-small", 400, collection=quick_collection, quiet=True)
+
+
+@pytest.fixture
+def random_rows():
+    """Rows of a discrete task with nothing to learn from."""
+
+    def make(task, count=512, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randn(count, row_width(task), generator=generator)
+        rows[:, task.obs_dim] = torch.randint(task.action_dim, (count,), generator=generator).float()
+        rows[:, -1] = (torch.rand(count, generator=generator) < 0.1).float()
+        return rows
+
+    return make
+
+
+def seeded(*seeds):
+    return [torch.Generator().manual_seed(seed) for seed in seeds]

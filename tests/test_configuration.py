@@ -1,0 +1,58 @@
+import pytest
+
+from offline_gntd.algorithms import preset
+from offline_gntd.algorithms.q_learning import QLearning
+from offline_gntd.configuration import digest, flatten, replace
+from offline_gntd.errors import UserError
+from offline_gntd.kfac import KFAC
+
+
+def test_fields_are_set_by_their_path():
+    config = QLearning(kfac=KFAC())
+    assert replace(config, "kfac.damping", "1").kfac == KFAC(damping=1.0)
+    assert replace(config, "widths", "64x32").widths == (64, 32)
+    assert replace(config, "kfac", "none").kfac is None
+    assert replace(config, "kfac.average_G", "true").kfac.average_G is True
+    assert replace(config, "target_rate", "0.01").target_rate == 0.01
+    assert replace(config, "batch_size", "32").batch_size == 32
+
+
+def test_setting_a_field_of_a_part_that_is_off_switches_it_on():
+    assert replace(QLearning(), "kfac.damping", "1").kfac == KFAC(damping=1.0)
+    assert replace(QLearning(), "kfac", "on").kfac == KFAC()
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "message"),
+    [
+        ("kfac.dampng", "1", "did you mean 'kfac.damping'"),
+        ("batchsize", "1", "did you mean 'batch_size'"),
+        ("batch_size", "many", "batch_size=many"),
+        ("batch_size", "none", "cannot be none"),
+        ("kfac", "1", "set by its fields"),
+        ("kfac.average_G", "yes", "true or false"),
+        ("kfac.damping", "-1", "positive"),
+        ("batch_size.x", "1", "no fields of its own"),
+        ("optimiser", "sgd", "there are: adam, plain"),
+        ("batch_size", "0", "at least 1"),
+        ("discount", "1.5", "discount"),
+    ],
+)
+def test_what_cannot_be_set_is_said(path, text, message):
+    with pytest.raises(UserError, match=message):
+        replace(QLearning(), path, text)
+
+
+def test_presets_with_settings():
+    assert preset("gntd@kfac.damping=1@learning_rate=0.01").config.learning_rate == 0.01
+    assert preset("gntd@kfac.damping=1").label == "GNTD kfac.damping=1"
+    with pytest.raises(UserError, match="no algorithm 'gntdd'; did you mean 'gntd'"):
+        preset("gntdd")
+
+
+def test_digest_is_of_the_content_alone():
+    assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1}) != digest({"a": 1, "b": [2, 1]})
+
+
+def test_flatten():
+    assert flatten(QLearning(kfac=KFAC(damping=2.0)))["kfac.damping"] == 2.0

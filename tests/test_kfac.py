@@ -1,0 +1,166 @@
+"""K-FAC where it is exact, and the guard where it cannot be."""
+
+import pytest
+import torch
+from conftest import seeded
+
+from offline_gntd.critic import Critic
+from offline_gntd.gauss_newton import dense_direction, gauss_newton_weights, jacobian
+from offline_gntd.kfac import KFAC, KroneckerFactors, damped_inverse, second_moment
+from offline_gntd.networks import MLP, Tape
+
+
+def recorded_tape(widths, batch, stack=(2,), seed=0, positive=False):
+    """A tape after both passes. `positive` makes every unit active, so that the net is deep linear."""
+    network = MLP(widths, stack).initialise(seeded(*range(stack[0])))
+    x = torch.randn(*stack, batch, widths[0], generator=torch.Generator().manual_seed(seed))
+    if positive:
+        network.flat.abs_()
+        x = x.abs()
+    tape = Tape(network, batch)
+    tape.forward(x)
+    tape.backward(torch.ones(*stack, batch, 1))
+    return tape
+
+
+def block_of(J, tape, l):
+    """The columns of the Jacobian that belong to layer l."""
+    sizes = [w[0].numel() for w in tape.weights]
+    return J[..., sum(sizes[:l]) : sum(sizes[: l + 1])]
+
+
+def kronecker(P, G):
+    """P ⊗ G for row-major Mat(θ) [fan_in + 1, fan_out]."""
+    return torch.stack([torch.kron(p, g) for p, g in zip(P, G, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("batch", "positive"), [(64, True), (1, False)], ids=["deep linear net", "one sample"]
+)
+def test_kfac_block_is_gauss_newton_where_that_is_exact(batch, positive):
+    tape = recorded_tape((3, 5, 4, 1), batch, positive=positive)
+    J = jacobian(tape)
+    for l in range(3):
+        block = block_of(J, tape, l)
+        gauss_newton = block.mT @ block / batch
+        factored = kronecker(second_moment(tape.inputs[l]), second_moment(tape.signals[l]))
+        torch.testing.assert_close(factored, gauss_newton, rtol=1e-4, atol=1e-6)
+
+
+def test_batched_step_equals_dense_kronecker_solve():
+    tape = recorded_tape((3, 8, 6, 1), 32, stack=(2, 2))
+    factors = KroneckerFactors(KFAC(damping=0.09), tape)
+    gradient = torch.randn_like(tape.network.flat)
+    step = gradient.clone()
+    factors.refresh(tape)
+    factors.precondition(tape.network.views(step))
+    for l, (before, after) in enumerate(
+        zip(tape.network.views(gradient), tape.network.views(step), strict=True)
+    ):
+        for s in range(4):
+            P, G = second_moment(tape.inputs[l])[s], second_moment(tape.signals[l])[s]
+            dense = torch.kron(P + 0.3 * torch.eye(len(P)), G + 0.3 * torch.eye(len(G)))
+            expected = torch.linalg.solve(dense, before.flatten(0, -3)[s].flatten())
+            torch.testing.assert_close(after.flatten(0, -3)[s].flatten(), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_momentum_averages_P_and_leaves_G_the_batch_s():
+    first, second = recorded_tape((3, 4, 1), 16, seed=1), recorded_tape((3, 4, 1), 16, seed=2)
+    for average_G in (False, True):
+        factors = KroneckerFactors(KFAC(momentum=0.25, average_G=average_G, factor_every=1), first)
+        factors.refresh(first)
+        factors.refresh(second)
+        expected = 0.75 * second_moment(first.inputs[0]) + 0.25 * second_moment(second.inputs[0])
+        torch.testing.assert_close(factors.P[0], expected)
+        G = second_moment(second.signals[0])
+        expected = 0.75 * second_moment(first.signals[0]) + 0.25 * G if average_G else G
+        torch.testing.assert_close(factors.G[0], expected)
+
+
+def test_refresh_periods():
+    tapes = [recorded_tape((3, 4, 1), 16, seed=seed) for seed in range(5)]
+    factors = KroneckerFactors(KFAC(momentum=1.0, factor_every=2, inverse_every=4), tapes[0])
+    for count, tape in enumerate(tapes):
+        factors.refresh(tape)
+        seen = tapes[count - count % 2]  # factors come from every second batch
+        inverted = tapes[count - count % 4]  # inverses from every fourth
+        torch.testing.assert_close(factors.P[0], second_moment(seen.inputs[0]))
+        expected, _ = damped_inverse(second_moment(inverted.inputs[0]), torch.full((2,), 0.5))
+        torch.testing.assert_close(factors.P_inverse[0], expected)
+
+
+def test_trace_split_balances_the_factors():
+    tape = recorded_tape((3, 4, 1), 16)
+    factors = KroneckerFactors(KFAC(damping=0.25, split="trace"), tape)
+    on_P, on_G = factors._split(
+        second_moment(tape.inputs[0]), second_moment(tape.signals[0]), torch.tensor(0.25)
+    )
+    torch.testing.assert_close(on_P * on_G, torch.full_like(on_P, 0.25))
+    ratio = second_moment(tape.inputs[0]).diagonal(dim1=-2, dim2=-1).mean(-1)
+    ratio = ratio / second_moment(tape.signals[0]).diagonal(dim1=-2, dim2=-1).mean(-1)
+    torch.testing.assert_close(on_P / on_G, ratio)
+
+
+def test_damped_inverse_says_where_it_failed_and_spares_the_rest():
+    good, bad, worse = torch.eye(3) * 3, -torch.eye(3), torch.full((3, 3), torch.nan)
+    inverse, sound = damped_inverse(torch.stack([good, bad, worse]), torch.tensor([1.0, 0.5, 1.0]))
+    assert sound.tolist() == [True, False, False]
+    torch.testing.assert_close(inverse[0], torch.eye(3) / 4)
+    assert inverse.isfinite().all()
+
+
+def test_a_failed_factorisation_keeps_the_last_inverse_and_raises_the_damping():
+    tape = recorded_tape((3, 4, 1), 16)
+    factors = KroneckerFactors(KFAC(factor_every=100, inverse_every=1), tape)
+    factors.refresh(tape)
+    before = factors.P_inverse[0].clone()
+    factors.P[0][1] = -torch.eye(4)  # of the second network, first layer
+    factors.refresh(tape)
+    torch.testing.assert_close(factors.P_inverse[0], before, rtol=0, atol=0)
+    diagnostics = factors.diagnostics()
+    assert diagnostics["kfac_failures"].tolist() == [0, 1]
+    torch.testing.assert_close(diagnostics["kfac_damping"], torch.tensor([0.25, 2.5]))
+    factors.refresh(tape)  # −I + √2.5 I is positive again
+    assert factors.failures.sum() == 1
+    assert not torch.equal(factors.P_inverse[0][1], before[1])
+
+
+def test_settings_out_of_range_are_refused():
+    for settings in (
+        {"damping": 0},
+        {"momentum": 0},
+        {"momentum": 1.5},
+        {"factor_every": 0},
+        {"split": "odd"},
+    ):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            KFAC(**settings)
+
+
+@pytest.mark.parametrize("batch", [8, 200], ids=["more parameters than samples", "fewer"])
+def test_exact_step_equals_the_dense_one(batch):
+    tape = recorded_tape((3, 6, 1), batch)
+    residual = torch.randn(2, batch, generator=torch.Generator().manual_seed(3))
+    dense = dense_direction(jacobian(tape).double(), residual.double(), damping=0.1)
+    step = torch.zeros_like(tape.network.flat)
+    weights = gauss_newton_weights(tape, residual, damping=0.1)
+    tape.gradient(weights / batch, out=tape.network.views(step))
+    torch.testing.assert_close(step.double(), dense, rtol=1e-3, atol=1e-5)
+
+
+def test_one_undamped_step_on_a_linear_critic_is_least_squares():
+    tape = recorded_tape((5, 1), 64)
+    y = torch.randn(2, 64)
+    direction = dense_direction(jacobian(tape), tape.output[..., 0] - y, damping=0.0)
+    expected = torch.linalg.lstsq(tape.inputs[0], y[..., None]).solution
+    torch.testing.assert_close(tape.network.flat - direction, expected[..., 0], rtol=1e-4, atol=1e-5)
+
+
+def test_one_nearly_undamped_kfac_step_on_a_linear_critic_is_least_squares():
+    network = MLP((5, 1), (2,)).initialise(seeded(0, 1))
+    x, y = torch.randn(2, 64, 5), torch.randn(2, 64)
+    critic = Critic(network, 64, learning_rate=1.0, optimiser_name="plain", kfac=KFAC(damping=1e-8))
+    critic.descend(torch.ones(2, 64, 1), critic.forward(x)[..., 0] - y)
+    design = torch.cat([x, torch.ones(2, 64, 1)], dim=-1)
+    expected = torch.linalg.lstsq(design, y[..., None]).solution
+    torch.testing.assert_close(network.layers[0], expected, rtol=1e-2, atol=1e-3)

@@ -1,0 +1,63 @@
+"""The tape against autograd."""
+
+import pytest
+import torch
+from conftest import seeded
+
+from offline_gntd.networks import MLP, Tape
+
+
+def autograd_output(network, x):
+    """The same network by plain operations that autograd follows, from leaf weights."""
+    leaves = [layer.detach().clone().requires_grad_() for layer in network.layers]
+    for l, leaf in enumerate(leaves):
+        x = torch.cat([x, torch.ones(*x.shape[:-1], 1)], dim=-1) @ leaf
+        if l < len(leaves) - 1:
+            x = x.relu()
+    return x, leaves
+
+
+@pytest.mark.parametrize("stack", [(1,), (3,), (2, 2)])
+@pytest.mark.parametrize("widths", [(4, 3), (5, 16, 1), (4, 32, 16, 3)])
+def test_tape_gradient_equals_autograd(stack, widths):
+    network = MLP(widths, stack).initialise(seeded(*range(stack[0])))
+    x = torch.randn(*stack, 8, widths[0], generator=torch.Generator().manual_seed(7))
+    weight, signal = torch.randn(*stack, 8), torch.randn(*stack, 8, widths[-1])
+    tape = Tape(network, 8)
+    output = tape.forward(x)
+    expected, leaves = autograd_output(network, x)
+    torch.testing.assert_close(output, expected.detach())
+    torch.testing.assert_close(network(x), expected.detach())
+    tape.backward(signal)
+    gradient = torch.zeros_like(network.flat)
+    tape.gradient(weight, out=network.views(gradient))
+    (expected * signal * weight[..., None]).sum().backward()
+    for layer, leaf in zip(network.views(gradient), leaves, strict=True):
+        torch.testing.assert_close(layer, leaf.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_are_views_of_one_buffer_with_the_seed_first():
+    network = MLP((3, 4, 2), (2,)).initialise(seeded(0, 1))
+    assert network.flat.shape == (2, 4 * 4 + 5 * 2)
+    network.flat[1].zero_()
+    assert all((layer[1] == 0).all() and (layer[0] != 0).any() for layer in network.layers)
+
+
+def test_initial_weights_depend_on_the_own_generator_alone():
+    alone = MLP((3, 8, 2), (1,)).initialise(seeded(5))
+    stacked = MLP((3, 8, 2), (3,)).initialise(seeded(1, 5, 9))
+    torch.testing.assert_close(stacked.flat[1], alone.flat[0], rtol=0, atol=0)
+
+
+def test_initial_weights_are_within_the_bound_of_nn_linear():
+    network = MLP((16, 64, 1), (1,)).initialise(seeded(0))
+    for layer, fan_in in zip(network.layers, (16, 64), strict=True):
+        assert layer.abs().max() <= fan_in**-0.5
+        assert layer.abs().max() > 0.9 * fan_in**-0.5
+
+
+def test_a_copy_has_weights_of_its_own():
+    network = MLP((2, 2), (1,)).initialise(seeded(0))
+    twin = network.copy()
+    twin.flat.zero_()
+    assert (network.flat != 0).any()

@@ -1,0 +1,131 @@
+"""A run: its record, its resumption, its divergence."""
+
+import csv
+import json
+import math
+
+import pytest
+import torch
+
+from offline_gntd.runs.experiments import Cell, Experiment, Protocol
+from offline_gntd.runs.run import Run, Stopped
+
+PROTOCOL = Protocol(steps=100, evaluate_every=40, evaluate_episodes=2, stack=2)
+FAST = "@widths=16x16@batch_size=32"
+
+
+def cell(algorithm="gndqn", seeds=(0, 1), protocol=PROTOCOL):
+    return Cell("study", "cartpole-replay-small", algorithm + FAST, seeds, protocol)
+
+
+def rows(cell, seed, name):
+    with open(cell.folder(seed) / name) as file:
+        return list(csv.DictReader(file))
+
+
+def without_timing(cell, seed):
+    """All that a run leaves, but for what a clock says."""
+    scores = [{k: v for k, v in row.items() if "seconds" not in k} for row in rows(cell, seed, "scores.csv")]
+    [checkpoint] = cell.folder(seed).glob("checkpoint-*.pt")
+    state = torch.load(checkpoint, weights_only=True)["state"]
+    return scores, rows(cell, seed, "metrics.csv"), {k: v.tolist() for k, v in state.items()}
+
+
+def test_a_run_leaves_a_record_of_every_seed(small_dataset):
+    Run(cell()).execute()
+    for seed in (0, 1):
+        description = json.loads((cell().folder(seed) / "run.json").read_text())
+        assert description["status"] == "done"
+        assert description["seed"] == seed
+        assert description["stack"] == 2
+        assert description["dataset_sha256"] == small_dataset.sha256
+        assert description["config"]["kfac"]["damping"] == 0.25
+        assert description["env_id"] == "CartPole-v1"
+        assert description["training_seconds"] > 0
+        scores = rows(cell(), seed, "scores.csv")
+        assert [int(row["step"]) for row in scores] == [40, 80, 100]  # the last step is always evaluated
+        for row in scores:
+            returns = list(map(float, row["returns"].split()))
+            assert len(returns) == 2
+            assert float(row["return"]) == pytest.approx(sum(returns) / 2)
+            assert float(row["score"]) == pytest.approx(100 * (float(row["return"]) - 22.3) / (500 - 22.3))
+        seconds = [float(row["training_seconds"]) for row in scores]
+        assert seconds == sorted(seconds)
+        metrics = rows(cell(), seed, "metrics.csv")
+        assert {"bellman_error", "loss", "kfac_condition", "kfac_failures"} <= set(metrics[0])
+
+
+def test_the_same_run_twice_is_the_same(small_dataset):
+    Run(cell()).execute()
+    first = [without_timing(cell(), seed) for seed in (0, 1)]
+    for seed in (0, 1):
+        (cell().folder(seed) / "run.json").unlink()
+    Run(cell()).execute()
+    assert [without_timing(cell(), seed) for seed in (0, 1)] == first
+
+
+@pytest.mark.parametrize("algorithm", ["td", "dqn", "gndqn", "gntd_plain", "gntd_exact"])
+def test_a_stopped_run_resumes_to_the_same_bits(small_dataset, algorithm, monkeypatch, tmp_path):
+    undisturbed, resumed = cell(algorithm), cell(algorithm)
+    Run(undisturbed).execute()
+    expected = [without_timing(undisturbed, seed) for seed in (0, 1)]
+    for seed in (0, 1):
+        (undisturbed.folder(seed) / "run.json").unlink()
+        [checkpoint] = undisturbed.folder(seed).glob("checkpoint-*.pt")
+        checkpoint.unlink()
+    looks = iter([False, True])  # stop at the second look, between two evaluations
+    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 30)
+    with pytest.raises(Stopped):
+        Run(resumed).execute(stopping=lambda: next(looks))
+    Run(resumed).execute()
+    assert [without_timing(resumed, seed) for seed in (0, 1)] == expected
+    description = json.loads((resumed.folder(0) / "run.json").read_text())
+    assert description["resumed_at"] == [40]
+    assert description["status"] == "done"
+
+
+def test_a_checkpoint_of_other_settings_is_not_resumed(small_dataset, monkeypatch):
+    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 30)
+    with pytest.raises(Stopped):
+        Run(cell()).execute(stopping=lambda: True)
+    longer = cell(protocol=Protocol(steps=120, evaluate_every=60, evaluate_episodes=2, stack=2))
+    Run(longer).execute()
+    assert json.loads((longer.folder(0) / "run.json").read_text())["resumed_at"] == []
+
+
+def test_a_diverged_seed_is_a_result_and_the_others_go_on(small_dataset):
+    run = Run(cell("td"))
+    update = run.agent.update
+
+    def poisoned(batch):
+        if run.step == 60:
+            run.agent.critic.network.flat[0] = math.nan
+        return update(batch)
+
+    run.agent.update = poisoned
+    run.execute()
+    first, second = (json.loads((cell("td").folder(seed) / "run.json").read_text()) for seed in (0, 1))
+    assert (first["status"], first["diverged_at"]) == ("diverged", 80)
+    assert second["status"] == "done"
+    assert [int(row["step"]) for row in rows(cell("td"), 0, "scores.csv")] == [40]  # its last finite value
+    assert [int(row["step"]) for row in rows(cell("td"), 1, "scores.csv")] == [40, 80, 100]
+
+
+def test_values_past_the_bound_have_diverged(small_dataset):
+    run = Run(cell("td", seeds=(0,)))
+    run.agent.critic.network.flat *= 1e6
+    run.execute()
+    description = json.loads((cell("td").folder(0) / "run.json").read_text())
+    assert description["status"] == "diverged"
+    assert description["steps"] == 40  # nothing is left to train
+
+
+def test_cells_and_their_hashes():
+    experiment = Experiment("study", ("a", "b"), ("td", "dqn"), seeds=5, protocol=Protocol(stack=2))
+    cells = experiment.cells()
+    assert [c.seeds for c in cells[:3]] == [(0, 1), (2, 3), (4,)]
+    assert len(cells) == 2 * 2 * 3
+    by_algorithm = {c.algorithm: c.config_hash for c in cells if c.seeds == (0, 1)}
+    assert by_algorithm["td"] != by_algorithm["dqn"]
+    assert cells[0].config_hash == cells[1].config_hash != cells[2].config_hash  # stacks of 2, 2 and 1
+    assert Experiment.from_dict(experiment.to_dict()) == experiment
