@@ -5,11 +5,11 @@ from torch import Tensor
 
 from offline_gntd.gauss_newton import gauss_newton_weights
 from offline_gntd.kfac import KFAC, KroneckerFactors
-from offline_gntd.networks import MLP, Tape
-from offline_gntd.optimisers import optimiser
+from offline_gntd.learner import Learner, tensors_of
+from offline_gntd.networks import MLP
 
 
-class Critic:
+class Critic(Learner):
     """Q-networks with their tape, curvature and optimiser.
 
     Without curvature the step is the semi-gradient E[δ ∇Q] (TD). With `kfac` it is preconditioned by the
@@ -25,36 +25,50 @@ class Critic:
         kfac: KFAC | None = None,
         exact_damping: float | None = None,
     ):
-        self.network = network
-        self.tape = Tape(network, batch)
+        super().__init__(network, batch, learning_rate, optimiser_name)
         self.curvature = KroneckerFactors(kfac, self.tape) if kfac else None
         self.exact_damping = exact_damping
-        self.optimiser = optimiser(optimiser_name, network.flat, learning_rate)
-        self.flat_step = torch.zeros_like(network.flat)
-        self.step_layers = network.views(self.flat_step)
+        self.step_ratio = network.flat.new_zeros(network.stack[0])  # ‖d‖ / ‖gradient‖, when last looked at
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.tape.forward(x)
-
-    def descend(self, output_signal: Tensor, residual: Tensor) -> None:
+    def descend(self, output_signal: Tensor | float, residual: Tensor, more: Tensor | None = None) -> None:
         """Take one step after `forward`: output_signal = ∂Q/∂output [*stack, batch, fan_out] picks what Q is,
-        residual δ [*stack, batch] is what it is off by."""
-        self.tape.backward(output_signal)
-        if self.exact_damping is not None:
-            residual = gauss_newton_weights(self.tape, residual, self.exact_damping)
-        self.tape.gradient(residual / self.tape.batch, out=self.step_layers)
+        residual δ [*stack, batch] is what it is off by.
+
+        `more` is the flat gradient of what else the loss holds. It is preconditioned with the rest, by the
+        curvature of the batch gone `forward`.
+        """
+        tape, weight = self.tape, residual / self.tape.batch
+        if self.curvature is None and self.exact_damping is None:
+            tape.backward(output_signal * weight[..., None])  # nobody asks for q itself
+            tape.gradient(None, out=self.step_layers)
+        else:
+            tape.backward(output_signal)
+            if self.exact_damping is not None:
+                weight = gauss_newton_weights(tape, weight, self.exact_damping)
+            tape.gradient(weight, out=self.step_layers)
+        if more is not None:
+            self.flat_step += more
         if self.curvature:
-            self.curvature.refresh(self.tape)
-            self.curvature.precondition(self.step_layers)
-        self.optimiser.step(self.flat_step)
+            self._precondition()
+        self.step()
+
+    def _precondition(self) -> None:
+        renewed = self.curvature.refresh(self.tape)
+        gradient_norm = self._step_norm() if renewed else None
+        self.curvature.precondition(self.step_layers)
+        if renewed:  # a diagnostic, not worth its time at every update
+            torch.div(self._step_norm(), gradient_norm, out=self.step_ratio)
+
+    def _step_norm(self) -> Tensor:
+        return self.flat_step.flatten(1).norm(dim=1)
 
     def diagnostics(self) -> dict[str, Tensor]:
-        return self.curvature.diagnostics() if self.curvature else {}
+        if not self.curvature:
+            return {}
+        return self.curvature.diagnostics() | {"kfac_step_ratio": self.step_ratio}
 
     def tensors(self) -> dict[str, Tensor]:
-        parts = {"optimiser": self.optimiser, "curvature": self.curvature}
-        state = {"network": self.network.flat}
-        for name, part in parts.items():
-            if part is not None:
-                state |= {f"{name}.{key}": value for key, value in part.tensors().items()}
+        state = super().tensors()
+        if self.curvature:
+            state |= tensors_of(curvature=self.curvature) | {"step_ratio": self.step_ratio}
         return state

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offline_gntd.networks import Tape
+from offline_gntd.networks import Tape, product
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class KroneckerFactors:
 
     def __init__(self, config: KFAC, tape: Tape):
         self.config, self.stack = config, tape.network.stack
-        self.updates = torch.zeros((), dtype=torch.int64)
+        self.updates = torch.zeros((), dtype=torch.int64)  # on the CPU: reading it never waits for a device
         self.P = [p.new_zeros(p.shape[0], p.shape[-1], p.shape[-1]) for p in tape.inputs]
         self.G = [q.new_zeros(q.shape[0], q.shape[-1], q.shape[-1]) for q in tape.signals]
         self.P_inverse = [torch.zeros_like(P) for P in self.P]
@@ -71,14 +71,16 @@ class KroneckerFactors:
         self.failures = torch.zeros_like(self.boost)
         self.half_steps = [torch.empty_like(w) for w in tape.weights]
 
-    def refresh(self, tape: Tape) -> None:
-        """Take in the tape's batch, as far as this update is one that refreshes."""
+    def refresh(self, tape: Tape) -> bool:
+        """Take in the tape's batch, as far as this update is one that refreshes; whether inverses are new."""
         count = int(self.updates)
         if count % self.config.factor_every == 0:
             self._average(tape, first=count == 0)
-        if count % self.config.inverse_every == 0:
+        renewed = count % self.config.inverse_every == 0
+        if renewed:
             self._invert(first=count == 0)
         self.updates += 1
+        return renewed
 
     def _average(self, tape: Tape, first: bool) -> None:
         eta = self.config.momentum
@@ -95,8 +97,8 @@ class KroneckerFactors:
             G_inverse, G_sound = damped_inverse(G, on_G)
             sound = P_sound & G_sound
             if first:  # with nothing to fall back on, the damping alone
-                self.P_inverse[l].copy_(torch.eye(P.shape[-1]) / self.config.damping**0.5)
-                self.G_inverse[l].copy_(torch.eye(G.shape[-1]) / self.config.damping**0.5)
+                for inverse in (self.P_inverse[l], self.G_inverse[l]):
+                    inverse.zero_().diagonal(dim1=-2, dim2=-1).fill_(self.config.damping**-0.5)
             keep = sound[:, None, None]
             self.P_inverse[l].copy_(torch.where(keep, P_inverse, self.P_inverse[l]))
             self.G_inverse[l].copy_(torch.where(keep, G_inverse, self.G_inverse[l]))
@@ -118,8 +120,8 @@ class KroneckerFactors:
             gradients, self.P_inverse, self.G_inverse, self.half_steps, strict=True
         ):
             gradient = gradient.flatten(0, -3)
-            torch.bmm(P, gradient, out=half)
-            torch.bmm(half, G, out=gradient)
+            product(P, gradient, out=half)
+            product(half, G, out=gradient)
 
     def diagnostics(self) -> dict[str, Tensor]:
         """Per seed: the worst condition of a damped factor, the largest damping in force, failures so far."""

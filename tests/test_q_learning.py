@@ -12,7 +12,7 @@ from offline_gntd.transitions import from_rows, sample
 
 UPDATES = 6
 TASK = Task("Acrobot-v1", 6, 3, True, -499.0, -80.0, "test")
-DISCRETE = [name for name, preset in CATALOGUE.items() if hasattr(preset.config, "target_rate")]
+DISCRETE = [name for name, preset in CATALOGUE.items() if preset.config.discrete]
 
 
 class Reference:

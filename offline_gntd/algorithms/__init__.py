@@ -1,18 +1,27 @@
 """Layer 1: the algorithms. They know transitions; they know no files and no datasets.
 
-An algorithm is a frozen dataclass of settings with `batch_size` and `agent(task, generators)`; an agent has
-    act(obs)              greedy actions [seeds, n, …] for obs [seeds, n, obs_dim]
+An algorithm is a frozen dataclass of settings with `batch_size`, `discrete` (which actions it learns) and
+`agent(task, generators, obs_statistics=None)`; an agent has
+    act(obs)              greedy actions [seeds, n, …] for the environment's obs [seeds, n, obs_dim]
     update(batch)         one update from a batch per seed; metrics, one number per seed
-    measure(transitions)  what is only measured now and then, over a whole dataset
-    tensors()             everything an update changes, by name
+    measure(transitions)  what is only measured now and then, over a dataset or a fixed part of it
+    tensors()             all that a policy and its next update depend on, by name: [seeds, …], or a number
+                          that all seeds share
+It draws its noise from the generators it was made with, one per seed.
 """
 
-from offline_gntd.algorithms import q_learning
+from offline_gntd.algorithms import bc, bcq, cql, q_learning, td3_bc
 from offline_gntd.algorithms.preset import Preset
 from offline_gntd.configuration import replace
 from offline_gntd.errors import unknown
 
-CATALOGUE: dict[str, Preset] = {**q_learning.PRESETS}
+CATALOGUE: dict[str, Preset] = {
+    **q_learning.PRESETS,
+    **bc.PRESETS,
+    **td3_bc.PRESETS,
+    **bcq.PRESETS,
+    **cql.PRESETS,
+}
 
 
 def preset(name: str) -> Preset:

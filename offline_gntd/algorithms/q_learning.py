@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.preset import Preset
+from offline_gntd import bellman
+from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
 from offline_gntd.critic import Critic
 from offline_gntd.kfac import KFAC
 from offline_gntd.networks import MLP, Tape
-from offline_gntd.optimisers import check_optimiser
+from offline_gntd.observations import Statistics
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Transitions
 
@@ -30,23 +31,23 @@ class QLearning:
     kfac: KFAC | None = None  # Gauss-Newton step by Kronecker factors (Algorithm 3)
     exact_damping: float | None = None  # ω of the exact Gauss-Newton step instead (Algorithm 1)
 
+    discrete = True  # not a field: which actions it learns
+
     def __post_init__(self):
-        check_optimiser(self.optimiser)
-        if min(self.batch_size, *self.widths) < 1:
-            raise ValueError("batch_size and widths must be at least 1")
-        if not 0 <= self.discount < 1:
-            raise ValueError(f"discount must be in [0, 1), not {self.discount}")
+        check_settings(self)
         if self.kfac and self.exact_damping is not None:
             raise ValueError("kfac and exact_damping are two ways to one step; set one of them")
 
-    def agent(self, task: Task, generators: Sequence[torch.Generator]) -> "QLearner":
+    def agent(
+        self, task: Task, generators: Sequence[torch.Generator], obs_statistics: Statistics | None = None
+    ) -> "QLearner":
+        """Observations are taken as they are; `obs_statistics` lets all algorithms be made alike."""
+        check_actions(self, task)
         return QLearner(self, task, generators)
 
 
 class QLearner:
     """One Q-network per seed, one output per action."""
-
-    discrete = True
 
     def __init__(self, config: QLearning, task: Task, generators: Sequence[torch.Generator]):
         self.config, self.task = config, task
@@ -76,7 +77,7 @@ class QLearner:
 
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         next_value = self.target_tape.forward(batch.next_obs).amax(-1)  # [seeds, batch]
-        target = batch.reward + self.config.discount * (1 - batch.terminated) * next_value
+        target = bellman.target(batch, next_value, self.config.discount)
         values = self.critic.forward(batch.obs)  # [seeds, batch, actions]
         taken = torch.nn.functional.one_hot(batch.action, self.task.action_dim)
         value = values.gather(-1, batch.action[..., None])[..., 0]
@@ -96,7 +97,7 @@ class QLearner:
             values = network(part.obs.expand(*stack, *part.obs.shape))
             next_value = network(part.next_obs.expand(*stack, *part.next_obs.shape)).amax(-1)
             value = values.gather(-1, part.action.expand(*stack, -1)[..., None])[..., 0]
-            error = value - part.reward - self.config.discount * (1 - part.terminated) * next_value
+            error = value - bellman.target(part, next_value, self.config.discount)
             total = total + error.double().square().sum(-1)
             largest = torch.maximum(largest, values.abs().amax((-2, -1)))
         return {

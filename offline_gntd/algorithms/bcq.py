@@ -1,0 +1,195 @@
+"""BCQ for continuous actions (Fujimoto, Meger & Precup 2019); with kfac set, Gauss-Newton critics.
+
+A variational auto-encoder of the data's actions proposes candidates, a perturbation network moves each by at
+most Φ, and the critics choose among them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offline_gntd import bellman
+from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
+from offline_gntd.critic import Critic
+from offline_gntd.kfac import KFAC
+from offline_gntd.learner import Learner, Target, tensors_of
+from offline_gntd.networks import MLP, Tape
+from offline_gntd.noise import normal
+from offline_gntd.observations import Normaliser, Statistics
+from offline_gntd.policy import Policy
+from offline_gntd.tasks import Task
+from offline_gntd.transitions import Transitions
+
+LATENT_CLIP = 0.5  # latents that actions are generated from
+LOG_STD_RANGE = (-4.0, 15.0)  # of the encoder
+ACTING_SEED = 0  # of the latents `act` chooses from
+
+
+@dataclass(frozen=True)
+class BCQ:
+    widths: tuple[int, ...] = (400, 300)  # hidden units of critics and perturbation
+    vae_widths: tuple[int, ...] = (750, 750)  # of encoder and decoder; the latent has 2 · action_dim
+    batch_size: int = 100
+    vae_learning_rate: float = 1e-3
+    actor_learning_rate: float = 1e-3  # of the perturbation
+    critic_learning_rate: float = 1e-3  # β
+    optimiser: str = "adam"  # adam | plain; of the critics. The others' is Adam
+    discount: float = 0.99  # γ
+    target_rate: float = 0.005  # Polyak rate of critics and perturbation
+    kl_weight: float = 0.5  # of the VAE's loss
+    perturbation: float = 0.05  # Φ
+    clipping: float = 0.75  # λ, weight of the lower critic in the target
+    candidates: int = 10  # actions the target maximises over
+    acting_candidates: int = 100  # actions the policy maximises over
+    normalise_obs: bool = False
+    kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
+
+    discrete = False  # not a field: which actions it learns
+
+    def __post_init__(self):
+        check_settings(self)
+
+    def agent(
+        self, task: Task, generators: Sequence[torch.Generator], obs_statistics: Statistics | None = None
+    ) -> "BCQAgent":
+        check_actions(self, task)
+        return BCQAgent(self, task, generators, obs_statistics)
+
+
+class BCQAgent:
+    """Encoder, decoder, perturbation and twin critics per seed."""
+
+    def __init__(
+        self,
+        config: BCQ,
+        task: Task,
+        generators: Sequence[torch.Generator],
+        obs_statistics: Statistics | None,
+    ):
+        self.config, self.task, self.generators = config, task, generators
+        seeds, device, batch = len(generators), generators[0].device, config.batch_size
+        pair, self.latent = task.obs_dim + task.action_dim, 2 * task.action_dim
+
+        def networks(stack: tuple[int, ...], *widths: int) -> MLP:
+            return MLP(widths, stack, device).initialise(generators)
+
+        encoder = networks((seeds,), pair, *config.vae_widths, 2 * self.latent)
+        decoder = networks((seeds,), task.obs_dim + self.latent, *config.vae_widths, task.action_dim)
+        actor = networks((seeds,), pair, *config.widths, task.action_dim)
+        critics = networks((seeds, 2), pair, *config.widths, 1)
+        self.encoder = Learner(encoder, batch, config.vae_learning_rate)
+        self.decoder = Policy(decoder, batch, config.vae_learning_rate)
+        self.actor = Policy(actor, batch, config.actor_learning_rate)
+        self.critic = Critic(critics, batch, config.critic_learning_rate, config.optimiser, config.kfac)
+        self.first_critic = Tape(critics.member(0), batch)  # Q₁, which the perturbation climbs
+        self.proposals = Tape(decoder, batch * config.candidates)
+        self.target_actor = Target(actor, batch * config.candidates)
+        self.target_critic = Target(critics, batch * config.candidates)
+        statistics = obs_statistics if config.normalise_obs else None
+        self.normalise = Normaliser(statistics, critics.flat, seeds, task.obs_dim)
+
+    def act(self, obs: Tensor) -> Tensor:
+        """The best of `acting_candidates` by Q₁. Their latents are one fixed draw, the same for every
+        observation and at every call: the policy is a function of the observation."""
+        action, values = self._choices(self.normalise(obs), self.config.acting_candidates)
+        best = values[:, 0].argmax(-1)[..., None, None].expand(-1, -1, 1, action.shape[-1])
+        return action.gather(-2, best)[..., 0, :]
+
+    def _choices(self, obs: Tensor, candidates: int) -> tuple[Tensor, Tensor]:
+        """Actions [seeds, n, candidates, action_dim] of the networks as they are, and both critics' values
+        [seeds, 2, n, candidates]."""
+        shape = (*obs.shape[:2], candidates)
+        generator = torch.Generator(obs.device).manual_seed(ACTING_SEED)
+        latent = normal([generator], candidates, self.latent).clamp_(-LATENT_CLIP, LATENT_CLIP)
+        latent = latent.repeat(obs.shape[0], obs.shape[1], 1)
+        obs = obs.repeat_interleave(candidates, dim=1)  # [seeds, n · candidates, obs_dim]
+        action = self.decoder.network(torch.cat([obs, latent], -1)).tanh_()
+        action = self._perturbed(action, self.actor.network(torch.cat([obs, action], -1)).tanh_())
+        values = self.critic.network(torch.cat([obs, action], -1)[:, None])
+        return action.view(*shape, -1), values.view(shape[0], 2, *shape[1:])
+
+    def _perturbed(self, action: Tensor, direction: Tensor) -> Tensor:
+        return (action + self.config.perturbation * direction).clamp_(-1, 1)
+
+    def update(self, batch: Transitions) -> dict[str, Tensor]:
+        obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
+        vae_loss = self._fit_vae(obs, batch.action)
+        target = bellman.target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
+        value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
+        residual = value - target[:, None]
+        self.critic.descend(1.0, 2 * residual)  # 2: the derivative of the squared error
+        metrics = {"loss": residual.square().mean((-2, -1)), "value": value.mean((-2, -1))}
+        self._improve(obs)
+        self.target_actor.follow(self.config.target_rate)
+        self.target_critic.follow(self.config.target_rate)
+        return metrics | {"vae_loss": vae_loss}
+
+    def _fit_vae(self, obs: Tensor, data_action: Tensor) -> Tensor:
+        """One step down E[(decoded − a)²] + kl_weight · KL(N(μ, σ²) ‖ N(0, 1)); the loss [seeds]."""
+        mean, log_std = self.encoder.forward(obs, data_action).chunk(2, -1)  # [seeds, batch, latent] each
+        std = log_std.clamp(*LOG_STD_RANGE).exp()
+        noise = normal(self.generators, *mean.shape[1:])
+        error = self.decoder.forward(obs, mean + std * noise) - data_action
+        divergence = 0.5 * (mean.square() + std.square() - 1) - std.log()
+        loss = error.square().mean((-2, -1)) + self.config.kl_weight * divergence.mean((-2, -1))
+
+        self.decoder.backward(error * (2 / error[0].numel()))
+        on_latent = self.decoder.tape.input_signal(start=self.task.obs_dim)
+        kl_weight = self.config.kl_weight / mean[0].numel()
+        within = (log_std >= LOG_STD_RANGE[0]) & (log_std <= LOG_STD_RANGE[1])
+        on_log_std = (on_latent * noise * std + kl_weight * (std.square() - 1)) * within
+        self.encoder.backward(torch.cat([on_latent + kl_weight * mean, on_log_std], -1))
+        self.decoder.step()
+        self.encoder.step()
+        return loss
+
+    def _generate(self, tape: Tape, obs: Tensor) -> Tensor:
+        """Actions like the data's, from clipped latents: [seeds, batch, action_dim]."""
+        latent = normal(self.generators, tape.batch, self.latent).clamp_(-LATENT_CLIP, LATENT_CLIP)
+        return tape.forward(obs, latent).tanh_()
+
+    def _next_value(self, next_obs: Tensor) -> Tensor:
+        """Soft clipped double Q-learning over the candidates: [seeds, batch]."""
+        next_obs = next_obs.repeat_interleave(self.config.candidates, dim=1)
+        action = self._generate(self.proposals, next_obs)
+        action = self._perturbed(action, self.target_actor.forward(next_obs, action).tanh_())
+        values = self.target_critic.forward(next_obs[:, None], action[:, None])[..., 0]
+        return self._soft_clipped(values).unflatten(-1, (-1, self.config.candidates)).amax(-1)
+
+    def _soft_clipped(self, values: Tensor) -> Tensor:
+        """λ min + (1 − λ) max over the critics [seeds, 2, …]."""
+        return torch.lerp(values.amax(1), values.amin(1), self.config.clipping)
+
+    def _improve(self, obs: Tensor) -> None:
+        """One step of the perturbation up E[Q₁(s, a + Φ ξ(s, a))] for generated a."""
+        proposed = self._generate(self.decoder.tape, obs)
+        moved = proposed + self.config.perturbation * self.actor.forward(obs, proposed)
+        self.first_critic.forward(obs, moved.clamp(-1, 1))
+        self.first_critic.backward(-1 / obs.shape[1])
+        slope = self.first_critic.input_signal(start=self.task.obs_dim)
+        self.actor.backward(self.config.perturbation * slope * (moved.abs() <= 1))
+        self.actor.step()
+
+    def measure(self, transitions: Transitions) -> dict[str, Tensor]:
+        measured = bellman.measure(transitions, self._values, self.config.discount, most_rows=2_048)
+        return measured | self.critic.diagnostics()
+
+    def _values(self, part: Transitions) -> tuple[Tensor, Tensor]:
+        """Q(s, a) of both critics [seeds, 2, n], and the target's maximum at s′ by the same networks."""
+        obs, next_obs = self.normalise(part.obs), self.normalise(part.next_obs)
+        value = self.critic.network(torch.cat([obs, part.action.expand(len(obs), -1, -1)], -1)[:, None])
+        _, next_values = self._choices(next_obs, self.config.candidates)
+        return value[..., 0], self._soft_clipped(next_values).amax(-1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        vae = {"encoder": self.encoder, "decoder": self.decoder}
+        targets = {"target_actor": self.target_actor, "target_critic": self.target_critic}
+        return tensors_of(**vae, actor=self.actor, critic=self.critic, **targets, obs=self.normalise)
+
+
+PRESETS = {
+    "bcq": Preset("BCQ", BCQ()),
+    "gn_bcq": Preset("GN-BCQ", BCQ(kfac=KFAC(damping=0.25, momentum=0.2, average_G=True))),
+}

@@ -1,0 +1,133 @@
+"""TD3+BC (Fujimoto & Gu 2021); with kfac set, GNTD3+BC (Ke, Zhang & Wen)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offline_gntd import bellman
+from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
+from offline_gntd.critic import Critic
+from offline_gntd.kfac import KFAC
+from offline_gntd.learner import Target, tensors_of
+from offline_gntd.networks import MLP, Tape
+from offline_gntd.noise import normal
+from offline_gntd.observations import Normaliser, Statistics
+from offline_gntd.policy import Policy
+from offline_gntd.tasks import Task
+from offline_gntd.transitions import Transitions
+
+
+@dataclass(frozen=True)
+class TD3BC:
+    widths: tuple[int, ...] = (256, 256)  # hidden units of actor and critics
+    batch_size: int = 256
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4  # β
+    optimiser: str = "adam"  # adam | plain; of the critics. The actor's is Adam
+    discount: float = 0.99  # γ
+    target_rate: float = 0.005  # Polyak rate of both targets, at every actor update
+    policy_noise: float = 0.2  # standard deviation of the target policy's smoothing noise
+    noise_clip: float = 0.5
+    actor_every: int = 2  # critic updates per actor update
+    alpha: float = 2.5  # weight of the value, in units of its mean size, against cloning
+    normalise_obs: bool = True  # to zero mean and unit variance over the dataset
+    kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
+
+    discrete = False  # not a field: which actions it learns
+
+    def __post_init__(self):
+        check_settings(self)
+
+    def agent(
+        self, task: Task, generators: Sequence[torch.Generator], obs_statistics: Statistics | None = None
+    ) -> "TD3BCAgent":
+        check_actions(self, task)
+        return TD3BCAgent(self, task, generators, obs_statistics)
+
+
+class TD3BCAgent:
+    """An actor and twin critics per seed."""
+
+    def __init__(
+        self,
+        config: TD3BC,
+        task: Task,
+        generators: Sequence[torch.Generator],
+        obs_statistics: Statistics | None,
+    ):
+        self.config, self.task, self.generators = config, task, generators
+        seeds, device, batch = len(generators), generators[0].device, config.batch_size
+        actor = MLP((task.obs_dim, *config.widths, task.action_dim), (seeds,), device)
+        critics = MLP((task.obs_dim + task.action_dim, *config.widths, 1), (seeds, 2), device)
+        self.actor = Policy(actor.initialise(generators), batch, config.actor_learning_rate)
+        self.critic = Critic(
+            critics.initialise(generators), batch, config.critic_learning_rate, config.optimiser, config.kfac
+        )
+        self.first_critic = Tape(critics.member(0), batch)  # Q₁, which the actor climbs
+        self.target_actor, self.target_critic = Target(actor, batch), Target(critics, batch)
+        statistics = obs_statistics if config.normalise_obs else None
+        self.normalise = Normaliser(statistics, critics.flat, seeds, task.obs_dim)
+        self.updates = torch.zeros((), dtype=torch.int64)
+
+    def act(self, obs: Tensor) -> Tensor:
+        return self.actor.network(self.normalise(obs)).tanh_()
+
+    def update(self, batch: Transitions) -> dict[str, Tensor]:
+        obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
+        target = bellman.target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
+        value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
+        residual = value - target[:, None]
+        self.critic.descend(1.0, 2 * residual)  # 2: the derivative of the squared error
+        self.updates += 1
+        if int(self.updates) % self.config.actor_every == 0:
+            self._improve(obs, batch.action)
+            self.target_actor.follow(self.config.target_rate)
+            self.target_critic.follow(self.config.target_rate)
+        return {"loss": residual.square().mean((-2, -1)), "value": value.mean((-2, -1))}
+
+    def _next_value(self, next_obs: Tensor) -> Tensor:
+        """Clipped double Q-learning with target policy smoothing: [seeds, batch]."""
+        action = self.target_actor.forward(next_obs).tanh_()
+        noise = normal(self.generators, *action.shape[1:]).mul_(self.config.policy_noise)
+        action += noise.clamp_(-self.config.noise_clip, self.config.noise_clip)
+        return self.target_critic.forward(next_obs[:, None], action.clamp_(-1, 1)[:, None])[..., 0].amin(1)
+
+    def _improve(self, obs: Tensor, data_action: Tensor) -> None:
+        """One step of the actor down −λ E[Q₁(s, π(s))] + E[(π(s) − a)²], with λ = α / E|Q₁|."""
+        action = self.actor.forward(obs)
+        value = self.first_critic.forward(obs, action)  # [seeds, batch, 1]
+        self.first_critic.backward(1.0)
+        slope = self.first_critic.input_signal(start=self.task.obs_dim)  # ∂Q₁/∂a [seeds, batch, action_dim]
+        scale = self.config.alpha / value.abs().mean((-2, -1), keepdim=True)  # λ
+        cloning = (action - data_action).mul_(2 / action[0].numel())
+        self.actor.backward(cloning.addcmul_(scale, slope, value=-1 / action.shape[1]))
+        self.actor.step()
+
+    def measure(self, transitions: Transitions) -> dict[str, Tensor]:
+        return bellman.measure(transitions, self._values, self.config.discount) | self.critic.diagnostics()
+
+    def _values(self, part: Transitions) -> tuple[Tensor, Tensor]:
+        """Q(s, a) of both critics [seeds, 2, n] and min Q(s′, π(s′)) [seeds, n]."""
+        obs, next_obs = self.normalise(part.obs), self.normalise(part.next_obs)
+        action = part.action.expand(len(obs), -1, -1)
+        next_action = self.actor.network(next_obs).tanh_()
+        critics = self.critic.network
+        value = critics(torch.cat([obs, action], -1)[:, None])[..., 0]
+        return value, critics(torch.cat([next_obs, next_action], -1)[:, None])[..., 0].amin(1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        parts = {"actor": self.actor, "critic": self.critic, "obs": self.normalise}
+        targets = {"target_actor": self.target_actor, "target_critic": self.target_critic}
+        return tensors_of(**parts, **targets) | {"updates": self.updates}
+
+
+PRESETS = {
+    "td3_bc": Preset("TD3+BC", TD3BC()),
+    # both factors averaged, and a larger step than the plain gradient bears: docs/differences.md
+    "gntd3_bc": Preset(
+        "GNTD3+BC",
+        TD3BC(critic_learning_rate=1e-3, kfac=KFAC(damping=0.25, momentum=0.2, average_G=True)),
+    ),
+}

@@ -1,0 +1,170 @@
+"""What the references of the continuous algorithms are written with: nn.Linear, autograd and torch.optim.
+
+All in float64 and for one seed, so that what differs from it is the fast code's rounding, or a fault.
+"""
+
+import copy
+import dataclasses
+
+import torch
+from torch import nn
+
+from offline_gntd.tasks import Task
+from offline_gntd.transitions import from_rows, row_width, sample
+
+TASK = Task("HalfCheetah-v5", 5, 3, False, -280.0, 12135.0, "test")
+UPDATES = 6
+
+
+def rows(count=300, seed=0):
+    """Transitions with nothing to learn from, some actions at the very edge."""
+    generator = torch.Generator().manual_seed(seed)
+    made = torch.randn(count, row_width(TASK), generator=generator)
+    made[:, TASK.obs_dim : TASK.obs_dim + TASK.action_dim].clamp_(-1, 1)
+    made[:, -1] = (made[:, -1] > 1).float()
+    return made
+
+
+def statistics(data):
+    obs = from_rows(data, TASK).obs
+    return obs.mean(0), obs.std(0)
+
+
+def small(config, **changes):
+    """A preset with networks and periods that a test can follow."""
+    changes = {"widths": (16, 12), "batch_size": 32} | changes
+    if getattr(config, "kfac", None):
+        changes["kfac"] = dataclasses.replace(config.kfac, factor_every=2, inverse_every=3)
+    if hasattr(config, "vae_widths"):
+        changes["vae_widths"] = (20, 18)
+    return dataclasses.replace(config, **changes)
+
+
+def net(network, *index):
+    """Network `index` of a stack as plain modules."""
+    modules = []
+    for layer in network.layers:
+        mat = layer[index].double()
+        linear = nn.Linear(mat.shape[0] - 1, mat.shape[1], dtype=torch.double)
+        linear.weight.data, linear.bias.data = mat[:-1].T.clone(), mat[-1].clone()
+        modules += [linear, nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
+
+
+def flat(module):
+    """A plain network's parameters in the order of a stack's flat buffer."""
+    linears = [m for m in module if isinstance(m, nn.Linear)]
+    return torch.cat([torch.cat([m.weight.T, m.bias[None]]).detach().flatten() for m in linears])
+
+
+def assert_same(network, *modules):
+    """A stack (1,) or (1, 2) against as many plain networks."""
+    wanted = torch.stack([flat(module) for module in modules])
+    torch.testing.assert_close(network.flat[0].double().view_as(wanted), wanted, rtol=1e-4, atol=1e-6)
+
+
+def follow(target, online, rate):
+    for old, new in zip(target.parameters(), online.parameters(), strict=True):
+        old.data += rate * (new.data - old.data)
+
+
+def double(batch):
+    """The only seed's batch, in float64."""
+    return type(batch)(*(column[0].double() for column in batch))
+
+
+class Draws:
+    """The noise the fast code is about to draw, from copies of its generators' states."""
+
+    def __init__(self, generator):
+        self.generator = copy.copy(generator).clone_state()
+
+    def normal(self, *shape):
+        return torch.empty(shape).normal_(generator=self.generator).double()
+
+    def uniform(self, *shape):
+        return torch.empty(shape).uniform_(-1, 1, generator=self.generator).double()
+
+
+class Curvature:
+    """Algorithm 3 for one plain network: per-sample p̄ and q by autograd, H + ωI solved densely."""
+
+    def __init__(self, kfac, module):
+        self.kfac, self.module, self.count, self.factors = kfac, module, 0, {}
+
+    def precondition(self, x):
+        """Replace the gradients in place, with factors from the inputs x [batch, n]."""
+        kfac, inputs, outputs = self.kfac, [], []
+        for m in self.module:
+            if isinstance(m, nn.Linear):
+                inputs.append(torch.cat([x, torch.ones_like(x[:, :1])], -1).detach())
+                x = m(x)
+                outputs.append(x)
+            else:
+                x = m(x)
+        signals = torch.autograd.grad(x.sum(), outputs)  # samples are independent
+        linears = [m for m in self.module if isinstance(m, nn.Linear)]
+        for l, linear in enumerate(linears):
+            P, G = inputs[l].T @ inputs[l] / len(x), signals[l].T @ signals[l] / len(x)
+            if self.count == 0:
+                self.factors[l] = (P, G)
+            elif self.count % kfac.factor_every == 0:
+                old_P, old_G = self.factors[l]
+                eta, eta_G = kfac.momentum, kfac.momentum if kfac.average_G else 1
+                self.factors[l] = (old_P + eta * (P - old_P), old_G + eta_G * (G - old_G))
+            if self.count % kfac.inverse_every == 0:
+                linear.used = self.factors[l]
+            P, G = (F + kfac.damping**0.5 * torch.eye(len(F), dtype=torch.double) for F in linear.used)
+            gradient = torch.cat([linear.weight.grad.T, linear.bias.grad[None]])
+            step = torch.linalg.solve(torch.kron(P, G), gradient.flatten()).view_as(gradient)
+            linear.weight.grad, linear.bias.grad = step[:-1].T.contiguous(), step[-1].contiguous()
+        self.count += 1
+
+
+class TwinCritics:
+    """Two plain critics with their targets and optimiser; with kfac, their curvature."""
+
+    def __init__(self, agent):
+        config = agent.config
+        self.nets = [net(agent.critic.network, 0, i) for i in range(2)]
+        self.targets = copy.deepcopy(self.nets)
+        parameters = [p for module in self.nets for p in module.parameters()]
+        self.optimiser = torch.optim.Adam(parameters, lr=config.critic_learning_rate)
+        self.curvatures = [Curvature(config.kfac, module) for module in self.nets] if config.kfac else []
+
+    def values(self, obs, action, target=False):
+        x = torch.cat([obs, action], -1)
+        return torch.stack([module(x)[..., 0] for module in (self.targets if target else self.nets)])
+
+    def descend(self, loss, obs, action):
+        self.optimiser.zero_grad()
+        loss.backward()
+        for curvature in self.curvatures:
+            curvature.precondition(torch.cat([obs, action], -1))
+        self.optimiser.step()
+
+    def follow(self, rate):
+        for target, online in zip(self.targets, self.nets, strict=True):
+            follow(target, online, rate)
+
+
+def normalised(agent, obs, on):
+    if not on:
+        return obs
+    mean, std = agent.statistics_given
+    return (obs - mean.double()) / (std.double() + 1e-3)
+
+
+def compare(config, reference_kind, seed=0):
+    """Train the fast agent and the plain reference side by side; both."""
+    data = rows()
+    generators = [torch.Generator().manual_seed(seed)]
+    agent = config.agent(TASK, generators, statistics(data))
+    agent.statistics_given = statistics(data)
+    reference = reference_kind(config, agent)
+    for _ in range(UPDATES):
+        batch = sample(data, TASK, config.batch_size, generators)
+        draws = Draws(generators[0])
+        agent.update(batch)
+        reference.update(double(batch), draws)
+    return agent, reference

@@ -1,0 +1,72 @@
+"""TD3+BC and GNTD3+BC against a plain reference, the delayed policy step inside."""
+
+import copy
+
+import plain
+import pytest
+import torch
+
+from offline_gntd.algorithms import CATALOGUE
+
+
+class Reference:
+    def __init__(self, config, agent):
+        self.config, self.agent, self.count = config, agent, 0
+        self.actor = plain.net(agent.actor.network, 0)
+        self.target_actor = copy.deepcopy(self.actor)
+        self.actor_optimiser = torch.optim.Adam(self.actor.parameters(), lr=config.actor_learning_rate)
+        self.critics = plain.TwinCritics(agent)
+
+    def update(self, batch, draws):
+        config = self.config
+        obs, next_obs = (plain.normalised(self.agent, x, True) for x in (batch.obs, batch.next_obs))
+        with torch.no_grad():
+            noise = (draws.normal(*batch.action.shape) * config.policy_noise).clamp(-0.5, 0.5)
+            next_action = (self.target_actor(next_obs).tanh() + noise).clamp(-1, 1)
+            next_value = self.critics.values(next_obs, next_action, target=True).min(0).values
+            target = batch.reward + config.discount * (1 - batch.terminated) * next_value
+        values = self.critics.values(obs, batch.action)
+        loss = sum(torch.nn.functional.mse_loss(value, target) for value in values)
+        self.critics.descend(loss, obs, batch.action)
+        self.count += 1
+        if self.count % config.actor_every == 0:
+            action = self.actor(obs).tanh()
+            value = self.critics.values(obs, action)[0]
+            scale = config.alpha / value.abs().mean().detach()
+            actor_loss = -scale * value.mean() + torch.nn.functional.mse_loss(action, batch.action)
+            self.actor_optimiser.zero_grad()
+            actor_loss.backward()
+            self.actor_optimiser.step()
+            self.critics.follow(config.target_rate)
+            plain.follow(self.target_actor, self.actor, config.target_rate)
+
+
+@pytest.mark.parametrize("name", ["td3_bc", "gntd3_bc"])
+def test_update_equals_a_plain_reference(name):
+    agent, reference = plain.compare(plain.small(CATALOGUE[name].config), Reference)
+    assert reference.count == plain.UPDATES
+    plain.assert_same(agent.actor.network, reference.actor)
+    plain.assert_same(agent.critic.network, *reference.critics.nets)
+    plain.assert_same(agent.target_actor.network, reference.target_actor)
+    plain.assert_same(agent.target_critic.network, *reference.critics.targets)
+
+
+def test_the_actor_moves_at_every_second_update_only():
+    config = plain.small(CATALOGUE["td3_bc"].config)
+    generators = [torch.Generator().manual_seed(0)]
+    agent, moved = config.agent(plain.TASK, generators), []
+    for _ in range(4):
+        before = agent.actor.network.flat.clone(), agent.target_critic.network.flat.clone()
+        agent.update(plain.sample(plain.rows(), plain.TASK, 32, generators))
+        after = agent.actor.network.flat, agent.target_critic.network.flat
+        moved.append([not torch.equal(a, b) for a, b in zip(before, after, strict=True)])
+    assert moved == [[False, False], [True, True]] * 2
+
+
+def test_a_terminated_row_does_not_bootstrap():
+    data = plain.rows()
+    data[:, -1] = 1
+    agent = plain.small(CATALOGUE["td3_bc"].config).agent(plain.TASK, [torch.Generator().manual_seed(0)])
+    batch = plain.from_rows(data, plain.TASK)
+    far = batch._replace(next_obs=100 * batch.next_obs)
+    torch.testing.assert_close(agent.measure(batch)["bellman_error"], agent.measure(far)["bellman_error"])
