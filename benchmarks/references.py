@@ -1,7 +1,7 @@
 """Measure the reference returns of the discrete tasks: python benchmarks/references.py
 
-random  uniform actions, 10,000 episodes
-expert  the greedy policies of ten agents trained to convergence as for the replay sets, 60 episodes each
+random  uniform actions, 2,000 episodes
+expert  the greedy policies of five agents trained to convergence as for the replay sets, 60 episodes each
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from offline_gntd.datasets.discrete import RECIPES, TASKS
 from offline_gntd.datasets.environments import Evaluator
 from offline_gntd.datasets.online import Collection, train
 
-EPISODES, AGENTS = 10_000, 10
+EPISODES, AGENTS = 2_000, 5
 
 
 def random_return(environment: str) -> np.ndarray:

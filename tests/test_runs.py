@@ -48,7 +48,7 @@ def test_a_run_leaves_a_record_of_every_seed(small_dataset):
             returns = list(map(float, row["returns"].split()))
             assert len(returns) == 2
             assert float(row["return"]) == pytest.approx(sum(returns) / 2)
-            assert float(row["score"]) == pytest.approx(100 * (float(row["return"]) - 22.3) / (500 - 22.3))
+            assert float(row["score"]) == pytest.approx(100 * (float(row["return"]) - 22.5) / (500 - 22.5))
         seconds = [float(row["training_seconds"]) for row in scores]
         assert seconds == sorted(seconds)
         metrics = rows(cell(), seed, "metrics.csv")
