@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from offline_gntd.datasets import minari_store
 from offline_gntd.datasets.dataset import Dataset
 from offline_gntd.datasets.discrete import RECIPES
+from offline_gntd.datasets.discrete import path as discrete_path
 
 HISTOGRAM_BINS = 10
 HISTOGRAM_WIDTH = 40
@@ -13,7 +13,7 @@ HISTOGRAM_WIDTH = 40
 def listing() -> str:
     lines = []
     for name, recipe in RECIPES.items():
-        here = "here" if minari_store.path(name).exists() else ""
+        here = "here" if discrete_path(name).exists() else ""
         lines.append(f"{here:<4}  {name:<30} {recipe.transitions:>8,} rows by default")
     return "\n".join(["      built with: offline-gntd datasets build NAME", *lines])
 
