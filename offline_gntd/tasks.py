@@ -1,6 +1,7 @@
 """What an algorithm is asked to solve: the shapes it sees and the returns it is scored between."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,7 @@ class Task:
     reference_min: float  # return of a random policy: score 0
     reference_max: float  # return of an expert: score 100
     reference_source: str
+    env_options: dict[str, Any] = field(default_factory=dict)  # what gymnasium.make is given beside the id
 
     def score(self, returns):
         """Normalised score of a return, or of an array of them."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from offline_gntd.datasets import Missing, discrete, flat, load, minari_store, online
+from offline_gntd.datasets import Missing, discrete, flat, load, online
 from offline_gntd.datasets.discrete import RECIPES, Recipe, build, draw
 from offline_gntd.datasets.online import Training, Verdict
 from offline_gntd.errors import UserError
@@ -83,17 +83,22 @@ def test_a_built_set(easy, quick_collection):
     assert again.provenance == built.provenance
 
 
-def test_minari_and_the_flat_cache_hold_the_same(easy, quick_collection):
+def test_minari_reads_the_same_as_the_flat_cache(easy, quick_collection, monkeypatch, home):
     import minari
 
     built = build("cartpole-replay-small", 300, collection=quick_collection, quiet=True)
-    flat_rows = built.rows.numpy().copy()
-    rows, ends, provenance = minari_store.read("cartpole-replay-small", built.task)
-    np.testing.assert_array_equal(rows, flat_rows)
-    np.testing.assert_array_equal(np.diff([0, *ends]), built.episode_lengths)
-    assert provenance == built.provenance
-    with minari_store._datasets_path(minari_store.root()):
-        stored = minari.load_dataset("cartpole-replay-small-v0")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(home / "datasets" / "minari"))
+    stored = minari.load_dataset("cartpole-replay-small-v0")
+    episodes = list(stored.iterate_episodes())
+    transitions = built.transitions
+    np.testing.assert_array_equal(np.concatenate([e.observations[:-1] for e in episodes]), transitions.obs)
+    np.testing.assert_array_equal(
+        np.concatenate([e.observations[1:] for e in episodes]), transitions.next_obs
+    )
+    np.testing.assert_array_equal(np.concatenate([e.actions for e in episodes]), transitions.action)
+    np.testing.assert_array_equal(np.concatenate([e.terminations for e in episodes]), transitions.terminated)
+    assert [len(e.rewards) for e in episodes] == built.episode_lengths.tolist()
+    assert all(e.terminations[-1] != e.truncations[-1] for e in episodes)
     metadata = stored.storage.metadata
     assert metadata["ref_min_score"] == built.task.reference_min
     assert metadata["ref_max_score"] == built.task.reference_max
@@ -103,7 +108,8 @@ def test_minari_and_the_flat_cache_hold_the_same(easy, quick_collection):
 def test_a_damaged_cache_is_made_anew_never_trusted(easy, quick_collection, damage):
     built = build("cartpole-replay-small", 300, collection=quick_collection, quiet=True)
     folder = flat.folder("cartpole-replay-small")
-    content = bytearray((folder / "rows.npy").read_bytes())
+    whole = (folder / "rows.npy").read_bytes()
+    content = bytearray(whole)
     if damage == "truncate":
         (folder / "rows.npy").write_bytes(content[:-100])
     elif damage == "flip":
@@ -114,7 +120,7 @@ def test_a_damaged_cache_is_made_anew_never_trusted(easy, quick_collection, dama
     else:
         (folder / "dataset.json").write_text("{")
     assert load("cartpole-replay-small").sha256 == built.sha256
-    assert flat.read(folder).sha256 == built.sha256
+    assert (folder / "rows.npy").read_bytes() == whole
 
 
 def test_an_interrupted_build_leaves_nothing(easy, quick_collection, monkeypatch, home):

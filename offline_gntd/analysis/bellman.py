@@ -56,7 +56,7 @@ def summary(selection: Selection) -> pd.DataFrame:
         final_return=("final_return", "mean"),
         final_return_std=("final_return", "std"),
     )
-    order = {name: place for place, name in enumerate(selection.experiment.datasets)}
+    order = {name: place for place, name in enumerate(selection.experiment.dataset_names())}
     rank = {name: place for place, name in enumerate(selection.experiment.algorithms)}
     lines = lines.reset_index().sort_values(
         ["dataset", "algorithm"], key=lambda column: column.map(order if column.name == "dataset" else rank)

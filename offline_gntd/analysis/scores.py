@@ -12,7 +12,7 @@ def table(selection: Selection) -> Table:
     experiment = selection.experiment
     cells = long.set_index(["dataset", "algorithm"])
     rows = []
-    for dataset in experiment.datasets:
+    for dataset in experiment.dataset_names():
         best = long[long["dataset"] == dataset]["score"].max()
         row = [Cell(dataset)]
         for algorithm in experiment.algorithms:

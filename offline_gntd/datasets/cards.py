@@ -1,8 +1,9 @@
-"""What a dataset says of itself, as text."""
+"""What a dataset says of itself, and what the doctor says of it, as text."""
 
 import numpy as np
 
-from offline_gntd.datasets import minari_store
+from offline_gntd.datasets import catalogue, conversion, discrete, download, flat, minari_store
+from offline_gntd.datasets.check import Report
 from offline_gntd.datasets.dataset import Dataset
 from offline_gntd.datasets.discrete import RECIPES
 
@@ -11,11 +12,31 @@ HISTOGRAM_WIDTH = 40
 
 
 def listing() -> str:
-    lines = []
+    """Every name there is, and which are here."""
+    ours = {discrete.minari_id(name) for name in RECIPES}
+    theirs = [identifier for identifier in minari_store.local_ids() if identifier not in ours]
+    lines = ["      built with: offline-gntd datasets build NAME"]
     for name, recipe in RECIPES.items():
-        here = "here" if minari_store.path(name).exists() else ""
-        lines.append(f"{here:<4}  {name:<30} {recipe.transitions:>8,} rows by default")
-    return "\n".join(["      built with: offline-gntd datasets build NAME", *lines])
+        lines.append(
+            f"{_here(discrete.path(name).exists())}{name:<32} {recipe.transitions:>8,} rows by default"
+        )
+    lines += ["", "      D4RL, got with: offline-gntd datasets fetch NAME"]
+    for entry in catalogue.entries().values():
+        here = download.is_here(entry) or flat.folder(entry.id).exists()
+        lines.append(
+            f"{_here(here)}{entry.id:<32} {entry.bytes / 1e6:>8,.0f} MB{'  *' if entry.notes else ''}"
+        )
+    lines.append(
+        f"      {'*':<32} something is known of it: offline-gntd datasets notes are shown when it is read"
+    )
+    lines += ["", "      Minari, on this machine (others with: offline-gntd datasets fetch ID)"]
+    lines += [f"{_here(True)}{identifier}" for identifier in theirs] or ["      none"]
+    lines += ["", "      and any HDF5 file in D4RL's layout, by its path"]
+    return "\n".join(lines)
+
+
+def _here(there: bool) -> str:
+    return f"{'here' if there else '':<4}  "
 
 
 def headline(dataset: Dataset) -> str:
@@ -42,18 +63,39 @@ def card(dataset: Dataset) -> str:
         f"from {returns.min():.1f} to {returns.max():.1f}; mean score {task.score(returns.mean()):.1f}",
         f"episodes      mean length {lengths.mean():.1f}, longest {lengths.max()}; "
         f"{terminated:,} terminated, {len(returns) - terminated:,} truncated",
+        *(f"known issue   {note}" for note in dataset.notes),
         "",
         "return histogram (episodes)",
-        *histogram(returns),
+        *histogram(*np.histogram(returns, bins=HISTOGRAM_BINS)),
         "",
         *provenance(dataset),
     ]
     return "\n".join(lines)
 
 
-def histogram(values: np.ndarray) -> list[str]:
-    counts, edges = np.histogram(values, bins=HISTOGRAM_BINS)
-    scale = HISTOGRAM_WIDTH / max(counts.max(), 1)
+def diagnosis(report: Report) -> str:
+    """The doctor's report."""
+    lines = [f"{report.name}: {report.verdict}"]
+    if report.steps:
+        lines.append(
+            f"{report.env_id}, {report.steps:,} rows stored, {report.transitions:,} transitions, "
+            f"{report.returns.get('episodes', 0):,} episodes"
+        )
+    lines += [f"{finding.level:<8} {finding.message}" for finding in report.findings]
+    if report.returns:
+        facts = report.returns
+        lines += [
+            "",
+            f"returns: mean {facts['mean']:.1f}, from {facts['min']:.1f} to {facts['max']:.1f}; mean score "
+            f"{facts['mean_score']:.1f} (0 is {facts['reference_min']:g}, 100 is {facts['reference_max']:g}; "
+            f"{facts['reference_source']})",
+            *histogram(facts["histogram"]["counts"], facts["histogram"]["edges"]),
+        ]
+    return "\n".join(lines)
+
+
+def histogram(counts, edges) -> list[str]:
+    scale = HISTOGRAM_WIDTH / max(*counts, 1)
     return [
         f"  {low:9.1f} … {high:9.1f}  {count:7,}  {'█' * round(count * scale)}"
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
@@ -61,6 +103,21 @@ def histogram(values: np.ndarray) -> list[str]:
 
 
 def provenance(dataset: Dataset) -> list[str]:
+    if dataset.origin == "built":
+        lines = _building(dataset)
+    else:
+        version = f", {dataset.version}" if dataset.version else ""
+        lines = [f"origin        {dataset.origin}{version}: {dataset.source}"]
+        facts = {"file sha256": "sha256", "rows stored": "steps", "boundaries": "boundaries"}
+        for title, key in facts.items():
+            if key in dataset.provenance:
+                lines.append(f"{title:<13} {dataset.provenance[key]}")
+        if conversion.NOTE in dataset.provenance:
+            lines.append(f"{'converted':<13} from {dataset.provenance[conversion.NOTE]['about']['source']}")
+    return [*lines, f"sha256        {dataset.sha256}"]
+
+
+def _building(dataset: Dataset) -> list[str]:
     facts = dataset.provenance
     options = f"--transitions {facts['transitions']} --seed {facts['seed']}"
     lines = [f"built by      offline-gntd datasets build {dataset.name} {options}"]
@@ -73,4 +130,4 @@ def provenance(dataset: Dataset) -> list[str]:
             )
             title = ""
     versions = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
-    return [*lines, f"versions      {versions}", f"sha256        {dataset.sha256}"]
+    return [*lines, f"versions      {versions}"]

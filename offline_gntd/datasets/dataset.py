@@ -15,15 +15,27 @@ class Missing(UserError):
     """The dataset has a name we know, and its data is not here."""
 
 
-@dataclass(frozen=True)
-class Dataset:
-    name: str
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """All there is to say of a dataset but its data."""
+
+    name: str  # safe as a folder's name
     task: Task
+    origin: str  # built | d4rl | minari | file | dict
+    source: str = ""  # what `load` takes to open it again: a name, or a file's full path
+    version: str | None = None  # v0 | v1 | v2 of a D4RL set, vN of a Minari set
+    notes: tuple[str, ...] = ()  # what is known to be wrong with it
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(About):
     rows: Tensor  # [N, row_width] float32, memory-mapped: obs | action | reward | next_obs | terminated
     sha256: str  # of the rows' bytes
     episode_returns: np.ndarray  # [episodes]
     episode_lengths: np.ndarray  # [episodes]
-    provenance: dict[str, Any] = field(default_factory=dict)
+    obs_mean: np.ndarray  # [obs_dim] float32, over the rows' obs
+    obs_std: np.ndarray  # [obs_dim] float32, without any addition
 
     @property
     def transitions(self) -> Transitions:

@@ -9,13 +9,14 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from offline_gntd.datasets import flat, minari_store
-from offline_gntd.datasets.dataset import Dataset, Missing
+from offline_gntd.datasets.dataset import About, Dataset, Missing
 from offline_gntd.datasets.online import Collection, Training, Verdict, train
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.files import require_writable
@@ -91,7 +92,7 @@ def build(
     if transitions < 1:
         raise UserError(f"--transitions must be at least 1, not {transitions}")
     options = {"transitions": transitions, "seed": seed}
-    if minari_store.path(name).exists() and not force:
+    if path(name).exists() and not force:
         dataset = load(name)
         built = {key: dataset.provenance.get(key) for key in options}
         if built != options:
@@ -99,7 +100,7 @@ def build(
                 f"{name} was built with {_words(built)}, not {_words(options)}; --force builds it again"
             )
         return dataset
-    require_writable(minari_store.path(name))
+    require_writable(path(name))
     collection = collection or Collection()
     with tqdm(total=transitions, desc=name, unit="row", disable=quiet) as bar:
         trainings, missed = collect(recipe, transitions, seed, collection, bar)
@@ -112,26 +113,48 @@ def build(
         "versions": {p: version(p) for p in ("offline_gntd", "torch", "gymnasium", "minari", "numpy")}
         | {"python": platform.python_version()},
     }
-    minari_store.write(name, recipe.task, rows, ends, provenance)
-    return flat.write(
-        flat.folder(name), name, recipe.task, rows, episodes(rows, ends, recipe.task), provenance
+    store(name, recipe.task, rows, ends, provenance)
+    return load(name)
+
+
+def path(name: str) -> Path:
+    return minari_store.root() / minari_id(name)
+
+
+def minari_id(name: str) -> str:
+    return f"{name}-v0"
+
+
+def store(name: str, task: Task, rows: np.ndarray, ends: np.ndarray, provenance: dict[str, Any]) -> None:
+    """Rows of a built set as a Minari dataset under our id."""
+    minari_store.write(
+        path(name), minari_id(name), task, minari_store.buffers_of(rows, ends, task), provenance
     )
 
 
 def load(name: str) -> Dataset:
     """A built set from its flat cache, which is made anew from the Minari dataset if need be."""
-    recipe = recipe_of(name)
-    if not minari_store.path(name).exists():
+    task = recipe_of(name).task
+    if not path(name).exists():
         raise Missing(f"{name} is not built yet; build it with: offline-gntd datasets build {name}")
-    try:
-        if flat.folder(name).exists():
-            return flat.read(flat.folder(name))
-    except flat.CorruptCache as error:
-        tqdm.write(f"{error}; making it anew from {minari_store.path(name)}")
-    rows, ends, provenance = minari_store.read(name, recipe.task)
-    return flat.write(
-        flat.folder(name), name, recipe.task, rows, episodes(rows, ends, recipe.task), provenance
-    )
+    key = minari_store.fingerprint(path(name))
+
+    def make() -> Dataset:
+        totals: list[tuple[float, int]] = []
+        try:
+            about = About(
+                name=name,
+                task=task,
+                origin="built",
+                source=name,
+                provenance=minari_store.notes_of(path(name)),
+            )
+            rows = minari_store.transitions(path(name), task, totals)
+            return flat.write(flat.folder(name), about, key, rows, totals)
+        except UserError as error:
+            raise UserError(f"{error}. Mend with: offline-gntd datasets build {name} --force") from error
+
+    return flat.cached(flat.folder(name), key, make)
 
 
 def recipe_of(name: str) -> Recipe:
@@ -173,13 +196,6 @@ def draw(
             break
     pieces = [rows for _, rows in sorted(chosen, key=lambda item: item[0])]
     return np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces])
-
-
-def episodes(rows: np.ndarray, ends: np.ndarray, task: Task) -> np.ndarray:
-    """Return and length of every episode: [episodes, 2]."""
-    starts = np.concatenate([[0], ends[:-1]])
-    returns = np.add.reduceat(rows[:, task.obs_dim + 1].astype(np.float64), starts)
-    return np.stack([returns, ends - starts], axis=1)
 
 
 def _account(training: Training) -> dict[str, Any]:

@@ -1,41 +1,190 @@
-"""Our built sets as Minari datasets: the exchange format, and the source the flat cache is derived from."""
+"""Minari datasets on this machine: found, read as transitions, and written.
+
+The exchange format, and the source the flat cache is derived from. Ours are in datasets/minari; the user's
+own are where Minari keeps them ($MINARI_DATASETS_PATH or ~/.minari/datasets).
+"""
 
 import contextlib
+import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from offline_gntd.datasets.environments import make
+from offline_gntd.datasets import hdf5
+from offline_gntd.datasets.environments import make, task_of, task_of_spaces
+from offline_gntd.datasets.fingerprints import sha256_of
+from offline_gntd.datasets.hdf5 import SLAB
 from offline_gntd.errors import UserError
-from offline_gntd.files import home, writing
+from offline_gntd.files import home, read_json, writing
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 
+ID = re.compile(r"(?:[-_\w]+/)*[-_\w]+-v\d+")
+OURS = "offline_gntd"  # the key of our own notes in a dataset's metadata
+
 
 def root() -> Path:
+    """Where we write."""
     return home() / "datasets" / "minari"
 
 
-def minari_id(name: str) -> str:
-    return f"{name}-v0"
+def user_root() -> Path:
+    """Where Minari itself writes."""
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
 
 
-def path(name: str) -> Path:
-    return root() / minari_id(name)
+def is_id(name: str) -> bool:
+    return ID.fullmatch(name) is not None
 
 
-def write(name: str, task: Task, rows: np.ndarray, ends: np.ndarray, provenance: dict[str, Any]) -> None:
-    """Store rows [N, row_width] of a discrete task, episodes ending at `ends` (exclusive), under our id.
+def find(minari_id: str) -> Path | None:
+    """The folder of a dataset that is here, ours first."""
+    folders = (place / minari_id for place in (root(), user_root()))
+    return next((folder for folder in folders if (folder / "data" / "metadata.json").is_file()), None)
 
-    An episode whose last row is not terminated is truncated there.
+
+def local_ids() -> list[str]:
+    found = set()
+    for place in (root(), user_root()):
+        for metadata in place.glob("**/data/metadata.json"):
+            minari_id = metadata.parent.parent.relative_to(place).as_posix()
+            if is_id(minari_id):
+                found.add(minari_id)
+    return sorted(found)
+
+
+def metadata_of(folder: Path) -> dict[str, Any]:
+    metadata = read_json(folder / "data" / "metadata.json")
+    if not isinstance(metadata, dict):
+        raise UserError(f"{folder / 'data' / 'metadata.json'} does not describe a Minari dataset")
+    return metadata
+
+
+def notes_of(folder: Path) -> dict[str, Any]:
+    """What we noted when we wrote it; nothing for a dataset of someone else's."""
+    try:
+        notes = json.loads(metadata_of(folder).get(OURS, "{}"))
+    except (TypeError, ValueError):
+        notes = {}
+    return notes if isinstance(notes, dict) else {}
+
+
+def fingerprint(folder: Path) -> str:
+    """Of everything a dataset is read from."""
+    files = sorted(path for path in (folder / "data").rglob("*") if path.is_file())
+    parts = [f"{path.relative_to(folder).as_posix()} {sha256_of(path)}" for path in files]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def task_in(folder: Path, env: str | None = None) -> Task:
+    """The task a dataset names: its evaluation environment, and its own references where it has them."""
+    metadata = metadata_of(folder)
+    spec = _spec(metadata.get("eval_env_spec") or metadata.get("env_spec"), folder)
+    if spec is None and env is None:
+        raise UserError(f"the Minari dataset {folder} names no environment; name it with --env")
+    if spec is None or (env is not None and env != spec["id"]):
+        task = task_of(env)
+    else:
+        from minari.serialization import deserialize_space
+
+        with _as_user_error(folder):
+            spaces = [deserialize_space(metadata[f"{kind}_space"]) for kind in ("observation", "action")]
+        options = dict(spec.get("kwargs") or {})
+        if spec.get("max_episode_steps") is not None:
+            options["max_episode_steps"] = spec["max_episode_steps"]
+        task = task_of_spaces(spec["id"], *spaces, options)
+    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    if isinstance(low, int | float) and isinstance(high, int | float) and high > low:
+        return Task(
+            **{**vars(task), "reference_min": low, "reference_max": high, "reference_source": "Minari"}
+        )
+    source = task.reference_source
+    if not source.startswith("none"):
+        source += ", since the Minari dataset gives none"
+    return Task(**{**vars(task), "reference_source": source})
+
+
+def episodes(folder: Path) -> Iterator[tuple[Any, Any, Any]]:
+    """Minari's episodes, their lengths checked, each with the spaces of its observations and actions."""
+    with _opened(folder) as dataset:
+        iterator = iter(dataset.iterate_episodes())
+        while True:
+            with _as_user_error(folder):
+                episode = next(iterator, None)
+                if episode is None:
+                    return
+                columns = (episode.rewards, episode.actions, episode.terminations, episode.truncations)
+                lengths = {len(column) for column in columns}
+            if len(lengths) > 1 or lengths == {0}:
+                raise UserError(f"episode {episode.id} of {folder} has columns of lengths {sorted(lengths)}")
+            yield episode, dataset.observation_space, dataset.action_space
+
+
+def transitions(folder: Path, task: Task, totals: list[tuple[float, int]]) -> Iterator[np.ndarray]:
+    """Rows in slabs; every episode's return and length is added to `totals` on the way."""
+    slab: list[np.ndarray] = []
+    waiting = 0
+    for episode, *spaces in episodes(folder):
+        with _as_user_error(folder):
+            rows = _rows(episode, *spaces)
+            totals.append((float(np.sum(episode.rewards, dtype=np.float64)), len(rows)))
+        if rows.shape[1] != row_width(task):
+            raise UserError(f"{folder} is not of {task.env_id}: its rows have {rows.shape[1]} columns")
+        slab.append(rows)
+        waiting += len(rows)
+        if waiting >= SLAB:
+            yield np.concatenate(slab)
+            slab, waiting = [], 0
+    if slab:
+        yield np.concatenate(slab)
+
+
+def write(
+    folder: Path,
+    minari_id: str,
+    task: Task,
+    buffers: Sequence[Any],
+    notes: dict[str, Any],
+    beside: Mapping[str, Callable[[Path], None]] = MappingProxyType({}),
+) -> None:
+    """Store episode buffers as a Minari dataset with HDF5 data, with our own notes in its metadata.
+
+    `beside` names files to be kept with the data, and what writes each.
     """
     import minari
+
+    environment = make(task.env_id, **task.env_options)
+    # In a root of its own: a creation that fails would leave a folder that blocks the id
+    with writing(folder) as temporary, _datasets_path(temporary / "root"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Minari asks for authors, links and the like
+        dataset = minari.create_dataset_from_buffers(
+            minari_id,
+            buffers,
+            env=environment.unwrapped,
+            description=f"{minari_id}, written by offline-gntd",
+            ref_min_score=task.reference_min,
+            ref_max_score=task.reference_max,
+            data_format="hdf5",
+        )
+        dataset.storage.update_metadata({OURS: json.dumps(notes)})
+        for name, write_to in beside.items():
+            write_to(temporary / "root" / minari_id / "data" / name)
+        for part in (temporary / "root" / minari_id).iterdir():
+            part.rename(temporary / part.name)
+        shutil.rmtree(temporary / "root")
+    environment.close()
+
+
+def buffers_of(rows: np.ndarray, ends: np.ndarray, task: Task) -> list[Any]:
+    """Rows [N, row_width] as episode buffers; one whose last row is not terminated is truncated there."""
     from minari.data_collector import EpisodeBuffer
 
     obs, action, reward, next_obs, terminated = _columns(rows, task)
@@ -55,60 +204,83 @@ def write(name: str, task: Task, rows: np.ndarray, ends: np.ndarray, provenance:
                 infos={},
             )
         )
-    environment = make(task.env_id)
-    # In a root of its own: a creation that fails would leave a folder that blocks the id
-    with writing(path(name)) as temporary, _datasets_path(temporary / "root"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Minari asks for authors, links and the like
-        dataset = minari.create_dataset_from_buffers(
-            minari_id(name),
-            buffers,
-            env=environment,
-            description=f"{name}, built by offline-gntd",
-            ref_min_score=task.reference_min,
-            ref_max_score=task.reference_max,
-            data_format="hdf5",
-        )
-        dataset.storage.update_metadata({"offline_gntd": json.dumps(provenance)})
-        for part in (temporary / "root" / minari_id(name)).iterdir():
-            part.rename(temporary / part.name)
-        shutil.rmtree(temporary / "root")
-    environment.close()
-
-
-def read(name: str, task: Task) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """Rows, episode ends and provenance of a set written by `write`."""
-    import minari
-
-    try:
-        with _datasets_path(root()):
-            dataset = minari.load_dataset(minari_id(name))
-            episodes = list(dataset.iterate_episodes())
-            provenance = json.loads(dataset.storage.metadata["offline_gntd"])
-    except Exception as error:  # Minari lets h5py's and its own errors through
-        raise UserError(
-            f"cannot read the Minari dataset {path(name)}: {error}. Mend with: "
-            f"offline-gntd datasets build {name} --force"
-        ) from error
-    rows = np.concatenate([_rows(episode) for episode in episodes])
-    if rows.shape[1] != row_width(task):
-        raise UserError(f"{path(name)} is not a dataset of {task.env_id}")
-    return rows, np.cumsum([len(episode.rewards) for episode in episodes]), provenance
+    return buffers
 
 
 def _columns(rows: np.ndarray, task: Task) -> tuple[np.ndarray, ...]:
-    o = task.obs_dim
-    return rows[:, :o], rows[:, o].astype(np.int64), rows[:, o + 1], rows[:, o + 2 : -1], rows[:, -1]
+    o, a = task.obs_dim, 1 if task.discrete else task.action_dim
+    action = rows[:, o].astype(np.int64) if task.discrete else rows[:, o : o + a]
+    return rows[:, :o], action, rows[:, o + a], rows[:, o + a + 1 : -1], rows[:, -1]
 
 
-def _rows(episode: Any) -> np.ndarray:
-    columns = [
-        episode.observations[:-1],
-        episode.actions[:, None],
-        episode.rewards[:, None],
-        episode.observations[1:],
-        episode.terminations[:, None],
-    ]
-    return np.concatenate(columns, axis=1).astype(np.float32)
+def _rows(episode: Any, obs_space: Any, action_space: Any) -> np.ndarray:
+    import gymnasium
+
+    obs = flat_vectors(episode.observations, obs_space)
+    steps = len(episode.rewards)
+    if len(obs) != steps + 1:
+        raise UserError(
+            f"episode {episode.id} has {len(obs)} observations for {steps} steps, not {steps + 1}"
+        )
+    action = np.asarray(episode.actions).reshape(steps, -1)
+    if isinstance(action_space, gymnasium.spaces.Discrete):
+        action = action - action_space.start  # a network's outputs are numbered from 0
+    columns = [obs[:-1], action, episode.rewards[:, None], obs[1:], episode.terminations[:, None]]
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused by the cache
+        return np.concatenate(columns, axis=1, dtype=np.float32, casting="unsafe")
+
+
+def flat_vectors(values: Any, space: Any) -> np.ndarray:
+    """Observations [n, dim] of any space, laid out as gymnasium's FlattenObservation does it."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        return np.concatenate([flat_vectors(values[key], part) for key, part in space.spaces.items()], axis=1)
+    if isinstance(space, spaces.Tuple):
+        parts = zip(values, space.spaces, strict=True)
+        return np.concatenate([flat_vectors(value, part) for value, part in parts], axis=1)
+    if isinstance(space, spaces.Discrete):
+        return np.eye(int(space.n), dtype=np.float32)[np.asarray(values).reshape(-1) - space.start]
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        values = np.asarray(values)
+        return values.reshape(len(values), -1)
+    raise UserError(f"observations of this kind cannot be read: {space}")
+
+
+def _spec(text: Any, folder: Path) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        spec = json.loads(text)
+        spec["id"] + ""  # it is a string
+    except (TypeError, ValueError, KeyError) as error:
+        raise UserError(f"the Minari dataset {folder} names its environment unreadably: {error}") from error
+    return spec
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[Any]:
+    import minari
+
+    data = folder / "data"
+    if (data / "main_data.hdf5").is_file():
+        with hdf5.reading(data / "main_data.hdf5"):
+            pass  # links to other files and sizes no one can believe are refused here
+    with _as_user_error(folder), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dataset = minari.MinariDataset(data)
+    yield dataset
+
+
+@contextlib.contextmanager
+def _as_user_error(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (UserError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # Minari lets h5py's and its own errors through, assertions too
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise UserError(f"cannot read the Minari dataset {folder}: {reason}") from error
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 from offline_gntd.algorithms import preset
 from offline_gntd.configuration import digest, to_dict
+from offline_gntd.datasets.names import results_name
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.files import home, read_json, write_json
 
@@ -31,7 +32,7 @@ class Protocol:
 @dataclass(frozen=True)
 class Experiment:
     name: str
-    datasets: tuple[str, ...]
+    datasets: tuple[str, ...]  # names, or paths of files
     algorithms: tuple[str, ...]
     seeds: int = 5
     protocol: Protocol = Protocol()
@@ -41,6 +42,9 @@ class Experiment:
             raise UserError(f"{self.name!r} is no name for an experiment: letters, digits, - _ . only")
         if self.seeds < 1:
             raise UserError(f"--seeds must be at least 1, not {self.seeds}")
+        names = self.dataset_names()
+        for twice in {name for name in names if names.count(name) > 1}:
+            raise UserError(f"two datasets of {self.name} would both be called {twice!r}; rename a file")
         for algorithm in self.algorithms:
             preset(algorithm)  # an unknown name or field stops here, before anything is run
 
@@ -49,9 +53,10 @@ class Experiment:
         numbers = range(self.seeds)
         stacks = [tuple(numbers[i : i + self.protocol.stack]) for i in numbers[:: self.protocol.stack]]
         grid = itertools.product(self.datasets, self.algorithms, stacks)
-        return [
-            Cell(self.name, dataset, algorithm, seeds, self.protocol) for dataset, algorithm, seeds in grid
-        ]
+        return [Cell(self.name, source, algorithm, seeds, self.protocol) for source, algorithm, seeds in grid]
+
+    def dataset_names(self) -> tuple[str, ...]:
+        return tuple(map(results_name, self.datasets))
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -73,10 +78,15 @@ class Cell:
     """One process's work: an algorithm on a dataset for a stack of seeds."""
 
     experiment: str
-    dataset: str
+    source: str  # what `load` takes: a name, or a file's path
     algorithm: str
     seeds: tuple[int, ...]
     protocol: Protocol
+
+    @property
+    def dataset(self) -> str:
+        """The name its results go by."""
+        return results_name(self.source)
 
     @property
     def config(self) -> Any:

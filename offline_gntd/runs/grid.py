@@ -72,9 +72,9 @@ def plan(experiment: Experiment, redo: bool = False) -> tuple[Outcome, list[Cell
     shipped = results.read_shipped(experiment.name)
     runs = shipped.runs.to_dict("records") if shipped else []
     shipped_runs = {(run["dataset"], run["algorithm"], run["seed"]): run for run in runs}
-    hashes = {dataset: _dataset_hash(dataset) for dataset in experiment.datasets}
+    hashes = {source: _dataset_hash(source) for source in experiment.datasets}
     for cell in experiment.cells():
-        state = _state(cell, hashes[cell.dataset], shipped_runs)
+        state = _state(cell, hashes[cell.source], shipped_runs)
         if state == "finished":
             outcome.finished_before.append(cell)
         elif state == "stale" and not redo:
@@ -82,14 +82,14 @@ def plan(experiment: Experiment, redo: bool = False) -> tuple[Outcome, list[Cell
         else:
             todo.append(cell)
     for cell in todo:
-        load(cell.dataset)  # data that is not here is said before anything runs
+        load(cell.source)  # data that is not here is said before anything runs
     return outcome, todo
 
 
-def _dataset_hash(name: str) -> str | None:
+def _dataset_hash(source: str) -> str | None:
     """None where the data is not here, which matters only to a run that needs it."""
     try:
-        return load(name).sha256
+        return load(source).sha256
     except Missing:
         return None
 

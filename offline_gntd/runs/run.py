@@ -35,11 +35,12 @@ class Stopped(Exception):
 class Run:
     def __init__(self, cell: Cell, device: str = "cpu"):
         self.cell, self.device = cell, device
-        self.dataset: Dataset = load(cell.dataset)
+        self.dataset: Dataset = load(cell.source)
         self.config = cell.config
         self.rows = self.dataset.rows if device == "cpu" else self.dataset.rows.to(device)
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in cell.seeds]
-        self.agent = self.config.agent(self.dataset.task, self.generators)
+        statistics = (torch.from_numpy(self.dataset.obs_mean), torch.from_numpy(self.dataset.obs_std))
+        self.agent = self.config.agent(self.dataset.task, self.generators, statistics)
         self.evaluator = Evaluator(self.dataset.task, cell.seeds, cell.protocol.evaluate_episodes)
         self.records = [Record(cell.folder(seed)) for seed in cell.seeds]
         self.step = 0
@@ -181,6 +182,9 @@ class Run:
             "stack": len(cell.seeds),
             "dataset_sha256": dataset.sha256,
             "dataset_rows": len(dataset),
+            "dataset_origin": dataset.origin,
+            "dataset_version": dataset.version,
+            "dataset_score": dataset.task.score(float(dataset.episode_returns.mean())),
             "env_id": dataset.task.env_id,
             "reference_min": dataset.task.reference_min,
             "reference_max": dataset.task.reference_max,

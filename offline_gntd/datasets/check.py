@@ -1,0 +1,364 @@
+"""The dataset doctor: all that is wrong with a dataset or odd about it, found without changing anything.
+
+An error makes a dataset unusable; a warning is something to know before trusting a score.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offline_gntd.datasets import catalogue, conversion, d4rl, discrete, hdf5, loading, minari_store
+from offline_gntd.datasets.d4rl import Recording
+from offline_gntd.datasets.dataset import About
+from offline_gntd.datasets.download import locate
+from offline_gntd.datasets.hdf5 import SLAB
+from offline_gntd.datasets.loading import Identity
+from offline_gntd.datasets.locomotion import EPISODE_LIMIT, Locomotion, of_environment
+from offline_gntd.errors import UserError
+from offline_gntd.tasks import Task
+
+LEVELS = ("note", "warning", "error")
+VERDICTS = {"note": "sound", "warning": "warnings", "error": "unusable"}
+EXIT_CODES = {"sound": 0, "warnings": 1, "unusable": 2}
+LEGAL_SCORES = (-30.0, 160.0)  # normalised; an episode beyond hints at another environment or reward
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: str  # note | warning | error
+    what: str  # a word for programs
+    message: str
+
+
+@dataclass
+class Report:
+    name: str
+    source: str
+    env_id: str | None = None
+    steps: int = 0  # rows stored
+    transitions: int = 0  # rows that are used
+    returns: dict[str, Any] = field(default_factory=dict)  # of episodes: statistics, scores, histogram
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, level: str, what: str, message: str) -> None:
+        self.findings.append(Finding(level, what, message))
+
+    @property
+    def verdict(self) -> str:
+        worst = max((LEVELS.index(finding.level) for finding in self.findings), default=0)
+        return VERDICTS[LEVELS[worst]]
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, **asdict(self)}
+
+
+def check(source: str | Path, env: str | None = None, episode_limit: int | None = None) -> Report:
+    """Examine a dataset of any kind; what cannot even be read is reported, what is not there is raised."""
+    kind = loading.kind_of(source)
+    if kind == "file":
+        return _check_file(Path(source), str(source), loading.env, episode_limit)
+    if kind == "d4rl":
+        entry = catalogue.entries()[str(source)]
+        return _check_file(locate(entry), entry.id, loading.env, episode_limit)
+    folder = discrete.path(str(source)) if kind == "built" else minari_store.find(str(source))
+    if kind == "built" and not folder.exists():
+        discrete.load(str(source))  # says how to build it
+    return _check_minari(folder, str(source), env)
+
+
+def _check_file(path: Path, name: str, env: str | None, episode_limit: int | None) -> Report:
+    report = Report(name, str(path))
+    identity = loading.identify(path, env, episode_limit)
+    report.env_id = identity.task.env_id
+    try:
+        with hdf5.reading(path) as columns:
+            recording = d4rl.recording(columns, identity.task, str(path), identity.episode_limit)
+            _examine_identity(report, identity)
+            _examine_recording(report, recording, identity)
+    except UserError as error:
+        report.add("error", "unreadable", str(error))
+    return report
+
+
+def _check_minari(folder: Path, name: str, env: str | None) -> Report:
+    report = Report(name, str(folder))
+    try:
+        if conversion.NOTE in minari_store.notes_of(folder):
+            task = minari_store.task_in(folder, env)
+            about = About(name=name, task=task, origin="minari")
+            recording, about = conversion.recording_in(folder, about)
+            report.env_id = task.env_id
+            for note in about.notes:
+                report.add("warning", "known-issue", note)
+            _examine_recording(report, recording, Identity(task, about.origin))
+            return report
+        task = minari_store.task_in(folder, env)
+        report.env_id = task.env_id
+        _examine_minari(report, folder, task)
+    except UserError as error:
+        report.add("error", "unreadable", str(error))
+    return report
+
+
+# ---- what a file is ----
+
+
+def _examine_identity(report: Report, identity: Identity) -> None:
+    entry = identity.entry or identity.namesake
+    if identity.entry:
+        report.add("note", "published", f"is the published {identity.entry.id}, byte for byte")
+    elif identity.namesake:
+        report.add("note", "not-published", f"has the name of {entry.id}, but is not the published file")
+    for note in entry.notes if entry else ():
+        report.add("warning", "known-issue", note)
+
+
+# ---- D4RL's layouts ----
+
+
+def _examine_recording(report: Report, recording: Recording, identity: Identity) -> None:
+    task, columns = identity.task, recording.columns
+    known = of_environment(task.env_id)
+    report.steps, report.transitions = len(recording), int(recording.kept.sum())
+    if recording.boundaries != "as stored":
+        report.add("warning", "no-timeouts", recording.boundaries)
+    for key in ("observations", "actions", "rewards", "next_observations"):
+        if key in columns:
+            _examine_finite(report, key, columns[key])
+    _examine_flags(report, recording, known)
+    _examine_lengths(report, recording, identity, known)
+    if known and not task.discrete:
+        _examine_actions(report, _slabs(columns["actions"]), -1.0, 1.0)
+        _examine_resets(report, recording, known)
+    _examine_next_observations(report, recording)
+    _examine_qpos(report, columns)
+    if any(finding.what == "not-finite" for finding in report.findings):
+        return
+    rows = np.concatenate(list(recording.transitions()))
+    _examine_rows(report, rows, task)
+    _examine_returns(report, recording.episodes(), task)
+
+
+def _examine_finite(report: Report, key: str, column: Any) -> None:
+    bad, first, done = 0, None, 0
+    for slab in _slabs(column):
+        slab = slab.reshape(len(slab), -1)
+        with np.errstate(over="ignore"):
+            wrong = ~np.isfinite(slab.astype(np.float32)).all(axis=1)
+        if wrong.any() and first is None:
+            first = done + int(np.argmax(wrong))
+        bad += int(wrong.sum())
+        done += len(slab)
+    if bad:
+        message = f"{key}: {bad:,} rows hold NaN, infinite or too large values, first row {first:,}"
+        report.add("error", "not-finite", message)
+
+
+def _examine_flags(report: Report, recording: Recording, known: Locomotion | None) -> None:
+    both = int((recording.terminals & recording.timeouts).sum())
+    if both:
+        message = f"{both:,} rows are both terminal and timeout; as d4rl does, they are left out"
+        report.add("warning", "terminal-and-timeout", message)
+    terminals = int(recording.terminals.sum())
+    if terminals and known and not known.terminates:
+        message = f"{terminals:,} rows are terminal, though a {known.body} episode cannot end by itself"
+        report.add("warning", "impossible-terminal", message)
+    if not (recording.terminals[-1] or recording.timeouts[-1]):
+        report.add("note", "cut-episode", "the last episode is cut by the end of the file")
+
+
+def _examine_lengths(
+    report: Report, recording: Recording, identity: Identity, known: Locomotion | None
+) -> None:
+    limit = identity.episode_limit or (EPISODE_LIMIT if known else None)
+    if limit is None:
+        return
+    lengths = recording.episodes()[:, 1]
+    long = int((lengths > limit).sum())
+    if long:
+        longest = int(lengths.max())
+        message = (
+            f"{long:,} episodes are longer than {limit} steps, up to {longest:,}: boundaries are missing"
+        )
+        report.add("warning", "too-long", message)
+    cut = (
+        recording.timeouts[recording.ends - 1] & ~recording.terminals[recording.ends - 1] & (lengths < limit)
+    )
+    cut = int(cut[:-1].sum())  # the last one may well be cut where the recording stopped
+    if cut:
+        message = (
+            f"{cut:,} of {len(lengths):,} episodes time out before {limit} steps: their returns are not whole"
+        )
+        report.add("warning", "early-timeout", message)
+
+
+def _examine_actions(report: Report, slabs: Iterator[np.ndarray], low: Any, high: Any) -> None:
+    beyond, furthest = 0, 0.0
+    for slab in slabs:
+        over = np.maximum(np.maximum(slab - high, low - slab), 0.0)
+        over = np.where(np.isfinite(over), over, 0.0)
+        beyond += int((over > 1e-5).any(axis=1).sum())
+        furthest = max(furthest, float(over.max(initial=0.0)))
+    if beyond:
+        message = f"{beyond:,} rows have actions outside the environment's range, by up to {furthest:.3g}"
+        report.add("warning", "action-range", message)
+
+
+def _examine_resets(report: Report, recording: Recording, known: Locomotion) -> None:
+    """Rows that are joined with the first observation of another episode, by what a reset looks like."""
+    found, first, done = 0, None, 0
+    starts = np.zeros(len(recording) + 1, bool)
+    starts[0] = True
+    starts[recording.ends] = True
+    nominal = np.zeros(known.obs_dim)
+    nominal[0] = known.height
+    for slab in _slabs(recording.columns["observations"]):
+        reset = (np.abs(slab - nominal) <= known.reset_noise).all(axis=1)
+        before = starts[done : done + len(slab)]
+        # the step after a reset may still look like one
+        near = before | np.concatenate([[done == 0 or starts[done - 1]], before[:-1]])
+        wrong = reset & ~near
+        if wrong.any() and first is None:
+            first = done + int(np.argmax(wrong)) - 1
+        found += int(wrong.sum())
+        done += len(slab)
+    if found:
+        message = f"{found:,} rows look like a reset inside an episode, the first after row {first:,}: "
+        report.add("warning", "cross-episode", message + "transitions there join two episodes")
+
+
+def _examine_next_observations(report: Report, recording: Recording) -> None:
+    """D4RL's readers take the next row's observation; it should be the one stored."""
+    if "next_observations" not in recording.columns or "timeouts" not in recording.columns:
+        return
+    wrong = d4rl.timeouts_by_next_observations(recording.columns)[:-1]
+    wrong &= recording.kept & ~recording.terminals[:-1]
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        message = (
+            f"{int(wrong.sum()):,} transitions end elsewhere than next_observations say, first row {first:,}"
+        )
+        report.add("warning", "cross-episode", message)
+
+
+def _examine_qpos(report: Report, columns: Mapping[str, Any]) -> None:
+    qpos = columns.get("infos/qpos")
+    if qpos is not None and len(qpos.shape) == 2 and len(qpos) > 1 and qpos.dtype.kind == "f":
+        values = qpos[: min(len(qpos), SLAB)]
+        if (values == values[0]).all():
+            report.add(
+                "warning", "frozen-qpos", "infos/qpos never changes: states cannot be restored from it"
+            )
+
+
+# ---- Minari ----
+
+
+def _examine_minari(report: Report, folder: Path, task: Task) -> None:
+    totals: list[tuple[float, int]] = []
+    unended, inside, low, high = 0, 0, None, None
+    for episode, _, space in minari_store.episodes(folder):
+        low, high = getattr(space, "low", None), getattr(space, "high", None)
+        over = np.asarray(episode.terminations, bool) | np.asarray(episode.truncations, bool)
+        unended += not over[-1]
+        inside += bool(over[:-1].any())
+    if unended:
+        report.add("warning", "no-end", f"{unended:,} episodes end without being terminated or truncated")
+    if inside:
+        report.add("warning", "end-inside", f"{inside:,} episodes are marked as ended before their last step")
+    rows = np.concatenate(
+        list(minari_store.transitions(folder, task, totals)) or [np.zeros((0, 1), np.float32)]
+    )
+    report.steps = report.transitions = len(rows)
+    if not len(rows):
+        report.add("error", "empty", "it has no episodes")
+        return
+    wrong = ~np.isfinite(rows).all(axis=1)
+    if wrong.any():
+        message = (
+            f"{int(wrong.sum()):,} transitions hold NaN or infinite values, first {int(np.argmax(wrong)):,}"
+        )
+        report.add("error", "not-finite", message)
+        return
+    if not task.discrete and low is not None:
+        actions = rows[:, task.obs_dim : task.obs_dim + task.action_dim]
+        _examine_actions(report, iter([actions]), low.reshape(-1), high.reshape(-1))
+    if task.discrete:
+        numbers = rows[:, task.obs_dim]
+        wrong = (numbers < 0) | (numbers >= task.action_dim) | (numbers != np.round(numbers))
+        if wrong.any():
+            message = f"{int(wrong.sum()):,} actions are not whole numbers from 0 to {task.action_dim - 1}"
+            report.add("error", "action-range", message)
+    if "since the Minari dataset gives none" in task.reference_source or task.reference_source.startswith(
+        "none"
+    ):
+        report.add("note", "no-references", f"it has no reference returns; used: {task.reference_source}")
+    _examine_rows(report, rows, task)
+    _examine_returns(report, np.asarray(totals), task)
+
+
+# ---- rows and returns of any dataset ----
+
+
+def _examine_rows(report: Report, rows: np.ndarray, task: Task) -> None:
+    repeated = len(rows) - distinct(rows)
+    if repeated:
+        report.add(
+            "warning", "duplicates", f"{repeated:,} of {len(rows):,} transitions are there more than once"
+        )
+    still = np.flatnonzero(np.ptp(rows[:, : task.obs_dim], axis=0) == 0)
+    if len(still) and len(rows) > 1:
+        message = f"observation columns {', '.join(map(str, still))} never change"
+        report.add("warning", "constant-observation", message)
+    if len(rows) > 1 and np.ptp(rows[:, -task.obs_dim - 2]) == 0 and not task.discrete:
+        report.add("warning", "constant-reward", "the reward never changes")
+
+
+def distinct(rows: np.ndarray) -> int:
+    """Number of different rows, by a 64-bit hash of each."""
+    rng = np.random.default_rng(0)
+    factors = rng.integers(1 << 63, size=rows.shape[1], dtype=np.uint64) | np.uint64(1)
+    hashes = np.empty(len(rows), np.uint64)
+    for start in range(0, len(rows), SLAB):
+        words = np.ascontiguousarray(rows[start : start + SLAB]).view(np.uint32).astype(np.uint64)
+        mixed = words * factors
+        mixed ^= mixed >> np.uint64(29)
+        hashes[start : start + SLAB] = (mixed * factors[::-1]).sum(axis=1, dtype=np.uint64)
+    return len(np.unique(hashes))
+
+
+def _examine_returns(report: Report, episodes: np.ndarray, task: Task) -> None:
+    returns, lengths = episodes[:, 0], episodes[:, 1]
+    counts, edges = np.histogram(returns, bins=BINS)
+    scores = task.score(returns)
+    report.returns = {
+        "episodes": len(returns),
+        "mean": float(returns.mean()),
+        "median": float(np.median(returns)),
+        "min": float(returns.min()),
+        "max": float(returns.max()),
+        "mean_length": float(lengths.mean()),
+        "mean_score": float(scores.mean()),
+        "reference_min": task.reference_min,
+        "reference_max": task.reference_max,
+        "reference_source": task.reference_source,
+        "histogram": {"counts": counts.tolist(), "edges": edges.tolist()},
+    }
+    odd = (scores < LEGAL_SCORES[0]) | (scores > LEGAL_SCORES[1])
+    if odd.any() and not task.reference_source.startswith("none"):
+        worst = scores[odd][np.argmax(np.abs(scores[odd]))]
+        message = f"{int(odd.sum()):,} episodes score outside {LEGAL_SCORES}, the furthest {worst:.0f}: "
+        report.add("warning", "returns", message + f"is it of {task.env_id}, with its rewards as they are?")
+
+
+def _slabs(column: Any) -> Iterator[np.ndarray]:
+    for start in range(0, len(column), SLAB):
+        yield column[start : start + SLAB]

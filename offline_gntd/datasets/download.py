@@ -1,0 +1,213 @@
+"""D4RL's files: where they may be already, and how one gets here.
+
+A download goes into a .part file that a later try goes on with; it gets its name when its size and sha256 are
+those of the catalogue.
+"""
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from offline_gntd.datasets.catalogue import Entry
+from offline_gntd.datasets.dataset import Missing
+from offline_gntd.datasets.fingerprints import sha256_of
+from offline_gntd.errors import UserError
+from offline_gntd.files import home, writing
+
+HOST = "http://rail.eecs.berkeley.edu/"
+MIRRORS = "OFFLINE_GNTD_D4RL_MIRRORS"  # base addresses, tried before the host: spaces or commas between
+PATIENCE = 8.0  # seconds for all hosts together to begin to answer
+STALL = 30.0  # seconds without a byte before a host is given up
+BLOCK = 1 << 18  # bytes
+
+
+class Failed(Exception):
+    """One host did not give the file."""
+
+
+def folder() -> Path:
+    return home() / "datasets" / "d4rl"
+
+
+def places(entry: Entry) -> list[Path]:
+    """Where a D4RL file may be: our own folder, then where the d4rl package keeps its files."""
+    theirs = os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets"
+    return [folder() / entry.file_name, Path(theirs) / entry.file_name]
+
+
+def is_here(entry: Entry) -> bool:
+    """Whether there is a file of the right name and size; whether it is the right one, `locate` finds out."""
+    return any(path.is_file() and path.stat().st_size == entry.bytes for path in places(entry))
+
+
+def locate(entry: Entry) -> Path:
+    """The published file, wherever it is on this machine."""
+    wrong = []
+    for path in places(entry):
+        if path.is_file():
+            fault = fault_of(path, entry)
+            if fault is None:
+                return path
+            wrong.append(f"{path} {fault}")
+    if wrong:
+        raise Missing(
+            f"{'; '.join(wrong)}. Open such a file by its path, or get the published one with: "
+            f"offline-gntd datasets fetch {entry.id}"
+        )
+    raise Missing(f"{entry.id} is not here; get it with: offline-gntd datasets fetch {entry.id}")
+
+
+def fault_of(path: Path, entry: Entry) -> str | None:
+    """Why a file is not the published one, or None."""
+    size = path.stat().st_size
+    if size != entry.bytes:
+        return f"is not the published {entry.id}: it has {size:,} bytes, not {entry.bytes:,}"
+    if sha256_of(path) != entry.sha256:
+        return f"is not the published {entry.id}: its sha256 differs"
+    return None
+
+
+def adopt(entry: Entry, file: Path) -> Path:
+    """Take a file that was fetched by hand into our folder, if it is the published one."""
+    if not file.is_file():
+        raise UserError(f"there is no file {file}")
+    fault = fault_of(file, entry)
+    if fault:
+        raise UserError(f"{file} {fault}")
+    target = folder() / entry.file_name
+    if file.resolve() != target.resolve():
+        with writing(target) as temporary:
+            shutil.copyfile(file, temporary)
+    return target
+
+
+def fetch(entry: Entry, quiet: bool = False) -> Path:
+    """The published file: found on this machine, or else downloaded."""
+    try:
+        return locate(entry)
+    except Missing:
+        pass
+    target = folder() / entry.file_name
+    part = target.with_name(target.name + ".part")
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {part.parent}: {error.strerror}") from error
+    faults = []
+    deadline = time.monotonic() + PATIENCE
+    for url in addresses(entry):
+        try:
+            _download(url, part, entry, deadline, quiet)
+            part.replace(target)
+            return target
+        except Failed as error:
+            faults.append(f"{url}: {error}")
+        except OSError as error:
+            raise UserError(f"cannot write {part}: {error.strerror or error}") from error
+    raise UserError(
+        f"cannot download {entry.id} ({'; '.join(faults)}). Try again later, set {MIRRORS}, or get "
+        f"{HOST}{entry.path} ({entry.bytes:,} bytes) by other means and put it at {target}, or run: "
+        f"offline-gntd datasets fetch {entry.id} --from-file FILE"
+    )
+
+
+def addresses(entry: Entry) -> list[str]:
+    mirrors = os.environ.get(MIRRORS, "").replace(",", " ").split()
+    return [base.rstrip("/") + "/" + entry.path for base in (*mirrors, HOST)]
+
+
+def _download(url: str, part: Path, entry: Entry, deadline: float, quiet: bool) -> None:
+    """Fill the .part file from one host, going on from what it holds, and verify it."""
+    if part.exists() and part.stat().st_size > entry.bytes:
+        part.unlink()
+    have = part.stat().st_size if part.exists() else 0
+    if have < entry.bytes:
+        request = urllib.request.Request(url, headers={"User-Agent": "offline-gntd"})
+        if have:
+            request.add_header("Range", f"bytes={have}-")
+        with _answer(request, deadline) as answer:
+            resumed = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(
+                f"bytes {have}-"
+            )
+            if have and not resumed:
+                have = 0  # this host sends it all again
+            _receive(answer, part, have, entry, quiet)
+    size = part.stat().st_size
+    if size < entry.bytes:
+        raise Failed(
+            f"the connection ended after {size:,} of {entry.bytes:,} bytes, which are kept to go on from"
+        )
+    fault = fault_of(part, entry)
+    if fault:
+        part.unlink()
+        raise Failed(f"what it sent {fault}")
+
+
+def _receive(answer: Any, part: Path, have: int, entry: Entry, quiet: bool) -> None:
+    with (
+        part.open("r+b" if have else "wb") as file,
+        tqdm(total=entry.bytes, initial=have, desc=entry.id, unit="B", unit_scale=True, disable=quiet) as bar,
+    ):
+        file.seek(have)
+        while True:
+            try:
+                block = answer.read(BLOCK)
+            except Exception as error:  # http.client raises errors of its own beside OSError
+                raise Failed(
+                    f"the connection broke: {_reason(error)}; what came is kept to go on from"
+                ) from error
+            if not block:
+                return
+            file.write(block)
+            have += len(block)
+            bar.update(len(block))
+            if have > entry.bytes:
+                break
+    part.unlink()
+    raise Failed(f"it sent more than {entry.bytes:,} bytes")
+
+
+def _answer(request: urllib.request.Request, deadline: float) -> Any:
+    """The open answer to a request, or Failed by the deadline, whatever it is that hangs."""
+    try:
+        return within(deadline - time.monotonic(), lambda: urllib.request.urlopen(request, timeout=STALL))
+    except urllib.error.HTTPError as error:
+        raise Failed(f"HTTP {error.code} {error.reason}") from error
+    except Exception as error:
+        raise Failed(_reason(error)) from error
+
+
+def within(seconds: float, work: Callable[[], Any]) -> Any:
+    """What `work` returns or raises; TimeoutError if it takes longer, as looking up a name may."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(max(seconds, 0.5))
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError("no answer")
+    return results[0]
+
+
+def _reason(error: BaseException) -> str:
+    with contextlib.suppress(AttributeError):
+        error = error.reason
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)

@@ -1,0 +1,219 @@
+"""`load`: one function for every kind of dataset. What a name or a file stands for is decided here."""
+
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from offline_gntd.datasets import catalogue, conversion, d4rl, discrete, flat, hdf5, minari_store
+from offline_gntd.datasets.catalogue import Entry
+from offline_gntd.datasets.d4rl import Recording
+from offline_gntd.datasets.dataset import About, Dataset, Missing
+from offline_gntd.datasets.download import locate
+from offline_gntd.datasets.environments import task_of
+from offline_gntd.datasets.fingerprints import sha256_of
+from offline_gntd.datasets.locomotion import EPISODE_LIMIT, LOCOMOTION, of_environment
+from offline_gntd.datasets.names import FILE_SUFFIXES, safe
+from offline_gntd.errors import UserError, unknown
+from offline_gntd.tasks import Task
+
+
+def load(
+    source: str | Path | Mapping[str, np.ndarray], env: str | None = None, episode_limit: int | None = None
+) -> Dataset:
+    """Open a dataset.
+
+    source         hopper-medium-v2 (D4RL), mujoco/hopper/medium-v0 (Minari), cartpole-replay (built), the
+                   path of an HDF5 file in D4RL's layout, or the dict of d4rl's env.get_dataset()
+    env            hopper, Hopper-v4 …: what a file or a dict that does not say it itself was recorded in
+    episode_limit  steps, for data that has neither timeouts nor next_observations
+    """
+    if isinstance(source, Mapping):
+        return _load_dict(source, env, episode_limit)
+    kind = kind_of(source)
+    if kind == "built":
+        return discrete.load(str(source))
+    if kind == "d4rl":
+        return _load_d4rl(catalogue.entries()[str(source)], env)
+    if kind == "minari":
+        return _load_minari(str(source), env)
+    return _load_file(Path(source), env, episode_limit)
+
+
+def kind_of(source: str | Path) -> str:
+    """built | d4rl | minari | file; Missing for a Minari id that is not here, an error for anything else.
+
+    D4RL's ids and ours come first, so that nothing else is ever taken for one of them.
+    """
+    name = str(source)
+    if isinstance(source, str) and name in discrete.RECIPES:
+        return "built"
+    if isinstance(source, str) and name in catalogue.entries():
+        return "d4rl"
+    if isinstance(source, Path) or Path(name).is_file() or name.endswith(FILE_SUFFIXES):
+        hdf5.check_is_file(Path(source))
+        return "file"
+    if Path(name).exists():
+        hdf5.check_is_file(Path(name))
+    if minari_store.is_id(name):
+        if minari_store.find(name):
+            return "minari"
+        if "/" in name:
+            raise Missing(f"{name} is not here; fetch it with: offline-gntd datasets fetch {name}")
+    known = [*discrete.RECIPES, *catalogue.entries(), *minari_store.local_ids()]
+    raise unknown("dataset", name, known, "See: offline-gntd datasets list")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a file in D4RL's layout was found to be."""
+
+    task: Task
+    origin: str  # d4rl | file
+    entry: Entry | None = None  # of the catalogue, by the file's sha256
+    namesake: Entry | None = None  # of the catalogue, by the file's name alone
+    episode_limit: int | None = None
+
+    def about(self, **more: Any) -> About:
+        entry = self.entry or self.namesake
+        known = {"version": entry.version, "notes": entry.notes} if entry else {}
+        return About(task=self.task, origin=self.origin, **known | more)
+
+    def key(self, source_sha256: str) -> str:
+        """Of all the flat cache depends on."""
+        parts = [source_sha256, dataclasses.asdict(self.task), self.episode_limit]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def identify(path: Path, env: str | None = None, episode_limit: int | None = None) -> Identity:
+    """A file's task: by its sha256 in the catalogue, then by its name, else by `env`; never by its shapes."""
+    entry = catalogue.by_sha256(sha256_of(path))
+    if entry:
+        return _of_entry(entry, env)
+    converted = conversion.task_noted_in(path)
+    if converted and env is None:
+        return Identity(converted, "file", episode_limit=episode_limit)
+    namesake = catalogue.by_file_name(path.name)
+    named = catalogue.environment_in(path.stem)
+    if named is None and env is None:
+        raise UserError(
+            f"{path} does not say what it was recorded in; name it with --env: {', '.join(LOCOMOTION)}"
+        )
+    if named:
+        _refuse_contradiction(path.name, named, env)
+        limit = namesake.episode_limit if namesake else EPISODE_LIMIT
+        return Identity(LOCOMOTION[named].task(), "file", None, namesake, episode_limit or limit)
+    task, limit = task_named(env)
+    return Identity(task, "file", episode_limit=episode_limit or limit)
+
+
+def task_named(env: str) -> tuple[Task, int | None]:
+    """The task of D4RL's name of a body, or of a gymnasium id; and its episode limit."""
+    if env in LOCOMOTION:
+        return LOCOMOTION[env].task(), EPISODE_LIMIT
+    known = of_environment(env)
+    if known:
+        return known.task(env.rpartition("-")[2]), EPISODE_LIMIT
+    try:
+        return task_of(env), _limit_of(env)
+    except UserError as error:
+        raise UserError(f"{error}; --env takes {', '.join(LOCOMOTION)} or a gymnasium id") from error
+
+
+def _limit_of(env_id: str) -> int | None:
+    import gymnasium
+
+    return gymnasium.spec(env_id).max_episode_steps
+
+
+def _of_entry(entry: Entry, env: str | None) -> Identity:
+    _refuse_contradiction(entry.id, entry.environment, env)
+    return Identity(entry.locomotion.task(), "d4rl", entry, entry, entry.episode_limit)
+
+
+def _refuse_contradiction(name: str, environment: str, env: str | None) -> None:
+    if env is not None and env != environment and of_environment(env) is not LOCOMOTION[environment]:
+        raise UserError(f"{name} is of {environment}, but --env says {env}")
+
+
+def name_of(path: Path, identity: Identity) -> str:
+    """A file's own name; never one that stands for something else."""
+    name = safe(path.stem)
+    taken = name in discrete.RECIPES or name in catalogue.entries()
+    return f"{name}-file" if taken and not (identity.entry and identity.entry.id == name) else name
+
+
+def _load_d4rl(entry: Entry, env: str | None) -> Dataset:
+    identity = _of_entry(entry, env)
+    key = identity.key(entry.sha256)
+    about = identity.about(name=entry.id, source=entry.id, provenance={"sha256": entry.sha256})
+    folder = flat.folder(entry.id)
+    # The key is known without the file: a sound cache does not need it any more
+    return flat.cached(folder, key, lambda: _cache_file(locate(entry), identity, about, folder, key))
+
+
+def _load_file(path: Path, env: str | None, episode_limit: int | None) -> Dataset:
+    identity = identify(path, env, episode_limit)
+    sha256, full = sha256_of(path), str(path.resolve())
+    key = identity.key(sha256)
+    name = name_of(path, identity)
+    about = identity.about(name=name, source=full, provenance={"file": full, "sha256": sha256})
+    folder = flat.folder(f"{name}-{hashlib.sha256(full.encode()).hexdigest()[:8]}")
+    return flat.cached(folder, key, lambda: _cache_file(path, identity, about, folder, key))
+
+
+def _cache_file(path: Path, identity: Identity, about: About, folder: Path, key: str) -> Dataset:
+    with hdf5.reading(path) as columns:
+        recording = d4rl.recording(columns, identity.task, str(path), identity.episode_limit)
+        about = _with_boundaries(about, recording)
+        for note in about.notes:  # said once, when the data is first read
+            tqdm.write(f"note on {about.name}: {note}", file=sys.stderr)
+        return flat.write(folder, about, key, recording.transitions(), recording.episodes())
+
+
+def _load_dict(arrays: Mapping[str, np.ndarray], env: str | None, episode_limit: int | None) -> Dataset:
+    if env is None:
+        raise UserError(f"a dict does not say what it was recorded in; give env: {', '.join(LOCOMOTION)}")
+    task, limit = task_named(env)
+    columns = {key: np.asarray(value) for key, value in arrays.items()}
+    recording = d4rl.recording(columns, task, "the dict", episode_limit or limit)
+    about = _with_boundaries(About(name="dict", task=task, origin="dict"), recording)
+    return flat.in_memory(about, np.concatenate(list(recording.transitions())), recording.episodes())
+
+
+def _load_minari(minari_id: str, env: str | None) -> Dataset:
+    folder = minari_store.find(minari_id)
+    task = minari_store.task_in(folder, env)
+    name, notes = safe(minari_id), minari_store.notes_of(folder)
+    about = About(
+        name=name,
+        task=task,
+        origin="minari",
+        source=minari_id,
+        version=minari_id.rpartition("-")[2],
+        provenance={"folder": str(folder), **notes},
+    )
+    parts = [minari_store.fingerprint(folder), dataclasses.asdict(task)]
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    cache = flat.folder(f"minari-{name}")
+
+    def make() -> Dataset:
+        if conversion.NOTE in notes:  # a D4RL file in another form: its own boundary rule holds
+            recording, converted = conversion.recording_in(folder, about)
+            return flat.write(cache, converted, key, recording.transitions(), recording.episodes())
+        totals: list[tuple[float, int]] = []
+        return flat.write(cache, about, key, minari_store.transitions(folder, task, totals), totals)
+
+    return flat.cached(cache, key, make)
+
+
+def _with_boundaries(about: About, recording: Recording) -> About:
+    facts = {"steps": len(recording), "boundaries": recording.boundaries}
+    return dataclasses.replace(about, provenance=about.provenance | facts)

@@ -1,0 +1,46 @@
+"""The three MuJoCo tasks of D4RL's locomotion sets: dimensions, environments, reference returns, resets."""
+
+from dataclasses import dataclass
+
+from offline_gntd.tasks import Task
+
+
+@dataclass(frozen=True)
+class Locomotion:
+    """What D4RL and gymnasium agree on for one body, whatever the dataset's split or version."""
+
+    body: str  # gymnasium's name without its version
+    obs_dim: int
+    action_dim: int
+    reference_min: float  # d4rl.infos.REF_MIN_SCORE, the same for every split and version
+    reference_max: float  # d4rl.infos.REF_MAX_SCORE
+    height: float  # first observation after a reset; all the others are about 0 …
+    reset_noise: float  # … within this
+    terminates: bool  # whether an episode can end by itself
+
+    def task(self, env_version: str = "v4", source: str = "D4RL's constants") -> Task:
+        """v4 is closest to what D4RL's data was recorded in; Minari's sets are recorded in v5."""
+        return Task(
+            f"{self.body}-{env_version}",
+            self.obs_dim,
+            self.action_dim,
+            False,
+            self.reference_min,
+            self.reference_max,
+            source,
+        )
+
+
+EPISODE_LIMIT = 1000  # steps
+
+LOCOMOTION = {
+    "halfcheetah": Locomotion("HalfCheetah", 17, 6, -280.178953, 12135.0, 0.0, 0.6, terminates=False),
+    "hopper": Locomotion("Hopper", 11, 3, -20.272305, 3234.3, 1.25, 0.006, terminates=True),
+    "walker2d": Locomotion("Walker2d", 17, 6, 1.629008, 4592.3, 1.25, 0.006, terminates=True),
+}
+
+
+def of_environment(env_id: str) -> Locomotion | None:
+    """The body of a gymnasium id of any version, where it is one of the three."""
+    body = env_id.rpartition("-v")[0]
+    return next((known for known in LOCOMOTION.values() if known.body == body), None)
