@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from offline_gntd.analysis import bellman, scores
+from offline_gntd.analysis import bellman, published, scores
 from offline_gntd.analysis.selection import select
 from offline_gntd.analysis.table import Cell, Table
 from offline_gntd.errors import UserError
@@ -35,7 +35,11 @@ def write_run(experiment, algorithm, seed, returns, errors, dataset="cartpole-re
         "stack": 1,
         "dataset_sha256": "f" * 64,
         "dataset_rows": 100,
+        "dataset_origin": "built",
+        "dataset_stands_for": None,
+        "dataset_version": None,
         "env_id": "CartPole-v1",
+        "task": {},
         "versions": {},
         "machine": {"cpu": "abacus"},
         "resumed_at": [],
@@ -140,3 +144,53 @@ def test_forms():
     assert table.text("csv") == "dataset,value\na_b,0.123457\n"
     with pytest.raises(UserError, match="no format 'doc'"):
         table.text("doc")
+
+
+@pytest.fixture
+def locomotion():
+    """Two seeds, two D4RL files of one version, three evaluations each."""
+    names = ("hopper-medium-v2", "walker2d-medium-v2")
+    experiment = Experiment("table2-v2", names, ("td3_bc",), seeds=2, protocol=Protocol(30, 10, 1))
+    store(experiment)
+    for name, base in zip(names, (10, 100), strict=True):
+        for seed in (0, 1):
+            returns = [5 * (base + seed * 4 + k) for k in range(3)]  # scores base + 4 seed + 0, 1, 2
+            facts = {"dataset_origin": "d4rl", "dataset_version": "v2", "dataset_stands_for": name}
+            write_run(experiment, "td3_bc", seed, returns, [1, 1, 1], name, label="TD3+BC", **facts)
+    return experiment
+
+
+def test_final_evaluations_totals_and_published_numbers(locomotion):
+    table = scores.table(select("table2-v2"), final=2)
+    hopper, walker, total = table.rows
+    assert hopper[1].text == "13.5 ± 2.8"  # seeds 11.5 and 15.5
+    assert walker[1].text == "103.5 ± 2.8"
+    # the mean of per-seed totals and their std over seeds
+    assert total[1].text == "117.0 ± 5.7"
+    columns = dict(zip(table.columns, hopper, strict=True))
+    assert columns["paper TD3+BC"].text == "100.2 ± 0.2"
+    assert columns["CORL TD3+BC"].text == "60.4 ± 3.5"
+    assert "d3rlpy TD3+BC" not in columns  # its numbers are for v0
+    assert "the last 2 evaluations" in table.caption
+    few = scores.table(select("table2-v2"), final=10)
+    assert "the last 3 evaluations" in few.caption
+    assert few.long["evaluations"].max() == 3
+
+
+def test_totals_are_not_summed_across_origins(locomotion):
+    facts = {"dataset_origin": "file", "dataset_version": "v2", "dataset_stands_for": "hopper-medium-v2"}
+    for seed in (0, 1):
+        write_run(
+            locomotion, "td3_bc", seed, [1, 2, 3], [1, 1, 1], "hopper-medium-v2", label="TD3+BC", **facts
+        )
+    assert [row[0].text for row in scores.table(select("table2-v2")).rows] == list(locomotion.datasets)
+
+
+def test_the_paper_s_own_sums():
+    """Its CQL total is printed as 728.9 where its rows sum to 729.2; the others add up."""
+    paper = published.locomotion().query("source == 'paper'")
+    totals = paper.groupby("label")["mean"].sum().round(1)
+    assert totals["CQL"] == 729.2
+    assert totals["GNTD3+BC"] == 980.2
+    assert totals["TD3+BC"] == 942.8
+    assert paper.groupby("label").size().eq(12).all()

@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 
+from offline_gntd.errors import UserError
+from offline_gntd.runs import stored_policy
 from offline_gntd.runs.experiments import Cell, Experiment, Protocol
 from offline_gntd.runs.run import Run, Stopped
 
@@ -129,3 +131,18 @@ def test_cells_and_their_hashes():
     assert by_algorithm["td"] != by_algorithm["dqn"]
     assert cells[0].config_hash == cells[1].config_hash != cells[2].config_hash  # stacks of 2, 2 and 1
     assert Experiment.from_dict(experiment.to_dict()) == experiment
+
+
+@pytest.mark.parametrize("algorithm", ["gndqn", "td"])
+def test_a_stored_policy_reproduces_its_logged_score_exactly(small_dataset, algorithm):
+    Run(cell(algorithm, seeds=(3,))).execute()
+    outcome = stored_policy.evaluate(cell(algorithm).folder(3))
+    assert outcome.step == 100
+    assert outcome.reproduced is True
+    other = stored_policy.evaluate(cell(algorithm).folder(3), episodes=3)
+    assert (len(other.returns), other.reproduced) == (3, None)
+
+
+def test_a_folder_without_a_checkpoint_is_said(home):
+    with pytest.raises(UserError, match="holds no checkpoint"):
+        stored_policy.evaluate(home)

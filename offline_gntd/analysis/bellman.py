@@ -1,10 +1,10 @@
 """The paper's Table 1: Bellman error after training and seconds to a return, ours beside the paper's."""
 
 import math
-from importlib import resources
 
 import pandas as pd
 
+from offline_gntd.analysis import published
 from offline_gntd.analysis.selection import Selection
 from offline_gntd.analysis.table import Cell, Table
 
@@ -61,7 +61,7 @@ def summary(selection: Selection) -> pd.DataFrame:
     lines = lines.reset_index().sort_values(
         ["dataset", "algorithm"], key=lambda column: column.map(order if column.name == "dataset" else rank)
     )
-    return lines.merge(paper(), on=["dataset", "label"], how="left")
+    return lines.merge(published.paper_table1(), on=["dataset", "label"], how="left")
 
 
 def seeds(selection: Selection) -> pd.DataFrame:
@@ -88,20 +88,6 @@ def seeds(selection: Selection) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(lines)
-
-
-def paper() -> pd.DataFrame:
-    """The published numbers."""
-    source = resources.files("offline_gntd.analysis") / "reference" / "paper_table1.csv"
-    with resources.as_file(source) as path:
-        published = pd.read_csv(path)
-    return published.rename(
-        columns={
-            "algorithm": "label",
-            "bellman_error": "paper_bellman_error",
-            "seconds_to_threshold": "paper_seconds",
-        }
-    )
 
 
 def caption(selection: Selection) -> str:

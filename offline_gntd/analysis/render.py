@@ -1,13 +1,19 @@
 """Only here does analysis touch the disk: an experiment's table and figure, written to analysis/."""
 
+from functools import partial
 from pathlib import Path
 
 from offline_gntd.analysis import bellman, scores
 from offline_gntd.analysis.selection import select
 from offline_gntd.analysis.table import FORMS, Table
 from offline_gntd.files import home, write_text, writing
+from offline_gntd.runs.experiments import VERSIONS, table2_name
 
-TABLES = {"table1": bellman.table, "quickstart": bellman.table}  # any other grid shows its scores
+FINAL = 10  # evaluations averaged for table2, as in the paper
+
+TABLES = {"table1": bellman.table, "quickstart": bellman.table} | {
+    table2_name(version): partial(scores.table, final=FINAL) for version in VERSIONS
+}  # any other grid shows the scores of its last evaluation
 
 
 def path(experiment: str, suffix: str) -> Path:

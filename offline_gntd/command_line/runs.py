@@ -1,4 +1,4 @@
-"""offline-gntd run, status, algorithms, quickstart, ship."""
+"""offline-gntd run, evaluate, algorithms, quickstart, ship."""
 
 import argparse
 import itertools
@@ -21,6 +21,9 @@ def add_commands(commands) -> None:
     )
     command.add_argument("--algorithms", nargs="+", metavar="A")
     command.add_argument("--datasets", nargs="+", metavar="D")
+    command.add_argument(
+        "--version", metavar="V", help="table2's data: v0 (default), v2, or local for sets built here"
+    )
     command.add_argument("--seeds", type=int, metavar="N", help="seeds 0 … N−1")
     command.add_argument("--steps", type=int, metavar="N", help="updates per run")
     command.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations")
@@ -47,6 +50,13 @@ def add_commands(commands) -> None:
     )
     command.add_argument("--redo", action="store_true", help="run again what is stale")
     command.set_defaults(handler=run)
+
+    command = commands.add_parser("evaluate", help="score a run's stored policy again")
+    command.add_argument(
+        "run", metavar="RUN", help="a run's folder: results/EXPERIMENT/DATASET/ALGORITHM/seed-N"
+    )
+    command.add_argument("--episodes", type=int, metavar="N", help="other than the run's own number")
+    command.set_defaults(handler=evaluate)
 
     command = commands.add_parser("ship", help="write an experiment's results in the compact, committed form")
     command.add_argument("experiment", metavar="EXPERIMENT")
@@ -114,6 +124,17 @@ def run(args: argparse.Namespace) -> int:
     return 0 if outcome.complete else 1
 
 
+def evaluate(args: argparse.Namespace) -> int:
+    import torch
+
+    from offline_gntd.runs import stored_policy
+
+    torch.set_num_threads(1)
+    outcome = stored_policy.evaluate(Path(args.run), args.episodes)
+    print(f"{args.run}, step {outcome.step}: {outcome.text()}")
+    return 0 if outcome.reproduced in (True, None) else 1
+
+
 def ship(args: argparse.Namespace) -> None:
     from offline_gntd.runs import results
 
@@ -140,7 +161,13 @@ def _experiment(args: argparse.Namespace):
     from offline_gntd.runs import experiments
     from offline_gntd.runs.experiments import BUILT_IN, Experiment, Protocol
 
-    if args.experiment.endswith(".toml"):
+    if args.version is not None:
+        if args.experiment != "table2" or args.version not in experiments.VERSIONS:
+            raise UserError(
+                f"--version {args.version}: table2 has versions {', '.join(experiments.VERSIONS)}"
+            )
+        base = BUILT_IN[experiments.table2_name(args.version)]
+    elif args.experiment.endswith(".toml"):
         base = experiments.from_file(Path(args.experiment))
     elif args.experiment in BUILT_IN:
         base = BUILT_IN[args.experiment]

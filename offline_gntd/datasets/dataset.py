@@ -23,6 +23,7 @@ class About:
     task: Task
     origin: str  # built | d4rl | minari | file | dict
     source: str = ""  # what `load` takes to open it again: a name, or a file's full path
+    stands_for: str | None = None  # the D4RL id it is, or by its file's name is meant to be
     version: str | None = None  # v0 | v1 | v2 of a D4RL set, vN of a Minari set
     notes: tuple[str, ...] = ()  # what is known to be wrong with it
     provenance: dict[str, Any] = field(default_factory=dict)

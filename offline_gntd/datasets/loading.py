@@ -83,7 +83,9 @@ class Identity:
 
     def about(self, **more: Any) -> About:
         entry = self.entry or self.namesake
-        known = {"version": entry.version, "notes": entry.notes} if entry else {}
+        known = {}
+        if entry:
+            known = {"stands_for": entry.id, "version": entry.version, "notes": entry.notes}
         return About(task=self.task, origin=self.origin, **known | more)
 
     def key(self, source_sha256: str) -> str:

@@ -107,6 +107,16 @@ class Cell:
 
 
 DISCRETE = ("td", "dqn", "gntd", "gndqn")
+CONTINUOUS = ("bc", "td3_bc", "gntd3_bc")  # table2 without the costly bcq and cql, which may be added
+BODIES = ("halfcheetah", "hopper", "walker2d")
+SPLITS = ("medium", "medium-replay", "medium-expert", "expert")
+VERSIONS = ("v0", "v2", "local")  # of table2's data: D4RL's, or built here
+
+
+def table2_name(version: str) -> str:
+    """Versions of the data are experiments of their own, so that no table mixes them."""
+    return "table2" if version == VERSIONS[0] else f"table2-{version}"
+
 
 BUILT_IN = {
     experiment.name: experiment
@@ -122,6 +132,15 @@ BUILT_IN = {
             "table1",
             ("cartpole-replay", "cartpole-medium-replay", "acrobot-replay", "acrobot-medium-replay"),
             DISCRETE,
+        ),
+        *(
+            Experiment(
+                table2_name(version),
+                tuple(f"{body}-{split}-{version}" for split in SPLITS for body in BODIES),
+                CONTINUOUS,
+                protocol=Protocol(steps=1_000_000, evaluate_every=5_000, evaluate_episodes=10),
+            )
+            for version in VERSIONS
         ),
     )
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from offline_gntd.errors import UserError
 from offline_gntd.files import read_json, write_json, write_text, writing
 
 FINISHED = ("done", "diverged")  # a diverged run is a result
@@ -53,6 +54,12 @@ class Record:
         self.scores, self.metrics = content["scores"], content["metrics"]
         self.description = content["description"]
         return content["state"], content["timing"]
+
+    def last_checkpoint(self) -> int:
+        steps = self.checkpoint_steps()
+        if not steps:
+            raise UserError(f"{self.folder} holds no checkpoint; a run's folder ends in seed-N")
+        return max(steps)
 
     def forget_checkpoints(self, but: int) -> None:
         for step in self.checkpoint_steps() - {but}:

@@ -19,7 +19,7 @@ from offline_gntd.files import home, write_text
 from offline_gntd.runs.record import FINISHED, read_description
 
 KEY = ["dataset", "algorithm", "seed"]
-NESTED = ["config", "protocol", "versions", "machine", "resumed_at"]  # JSON in a CSV cell
+NESTED = ["config", "protocol", "task", "versions", "machine", "resumed_at"]  # JSON in a CSV cell
 
 
 @dataclass(frozen=True)

@@ -157,14 +157,13 @@ class Run:
         return True
 
     def _resume(self, step: int) -> None:
-        tensors = self.agent.tensors()
-        for i, record in enumerate(self.records):
+        states = []
+        for record in self.records:
             state, self.timing = record.resume(step)
-            self.generators[i].set_state(state.pop("generator"))
-            for name, tensor in tensors.items():
-                (tensor[i] if tensor.dim() else tensor).copy_(state[name])
+            states.append(state)
             record.describe(status="running", resumed_at=[*record.description["resumed_at"], step])
             record.write_rows()
+        restore(self.agent, self.generators, states)
         self.step = step
 
     def _description(self, record: Record) -> dict[str, Any]:
@@ -180,14 +179,15 @@ class Run:
             "config_hash": cell.config_hash,
             "protocol": dataclasses.asdict(cell.protocol),
             "stack": len(cell.seeds),
+            "dataset_source": dataset.source,
             "dataset_sha256": dataset.sha256,
             "dataset_rows": len(dataset),
             "dataset_origin": dataset.origin,
+            "dataset_stands_for": dataset.stands_for,
             "dataset_version": dataset.version,
             "dataset_score": dataset.task.score(float(dataset.episode_returns.mean())),
             "env_id": dataset.task.env_id,
-            "reference_min": dataset.task.reference_min,
-            "reference_max": dataset.task.reference_max,
+            "task": dataclasses.asdict(dataset.task),
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "versions": provenance.versions(),
@@ -195,6 +195,15 @@ class Run:
             "machine": provenance.machine(),
             "started": _now(),
         }
+
+
+def restore(agent: Any, generators: list[torch.Generator], states: list[dict[str, torch.Tensor]]) -> None:
+    """Put an agent and its generators back to where `Run.state` of every seed says they were."""
+    tensors = agent.tensors()
+    for i, state in enumerate(states):
+        generators[i].set_state(state["generator"])
+        for name, tensor in tensors.items():
+            (tensor[i] if tensor.dim() else tensor).copy_(state[name])
 
 
 def _now() -> str:
