@@ -50,7 +50,7 @@ def test_levels():
     assert medium.judge([200.0]) is Verdict.GO_ON
     assert medium.judge([200.0, 260.0]) is Verdict.REACHED
     assert medium.judge([500.0, 500.0]) is Verdict.GO_ON  # it may come back into the window
-    assert medium.judge([500.0, 500.0, 500.0]) is Verdict.MISSED
+    assert medium.judge([310.0, 500.0, 400.0]) is Verdict.MISSED
     acrobot = RECIPES["acrobot-medium-replay"]
     assert acrobot.judge([-500.0]) is Verdict.GO_ON
     assert acrobot.judge([-500.0, -290.0]) is Verdict.REACHED

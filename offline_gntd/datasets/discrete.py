@@ -5,6 +5,7 @@ medium-replay  all samples of agents stopped at the first evaluation 40–60 % o
 """
 
 import dataclasses
+import math
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ TASKS = {  # references measured by benchmarks/references.py
     "acrobot": Task("Acrobot-v1", 6, 3, True, -498.7, -84.6, "random: 2,000 episodes; expert: converged DQN"),
 }
 CONVERGED = {"cartpole": 475.0, "acrobot": -90.0}  # greedy mean return …
-CONVERGED_EVALUATIONS = 3  # … at this many evaluations running
+EVALUATIONS_RUNNING = 3  # … at this many evaluations running; so many past a level have passed it by
 MEDIUM = (0.4, 0.6)  # of the way from random to expert
 SIZES = {"": 100_000, "-small": 10_000}  # transitions by default
 
@@ -49,20 +50,20 @@ class Recipe:
         """The stopping rule in words."""
         if self.kind == "replay":
             goal = CONVERGED[self.environment]
-            return f"greedy mean return ≥ {goal:g} at {CONVERGED_EVALUATIONS} evaluations running"
+            return f"greedy mean return ≥ {goal:g} at {EVALUATIONS_RUNNING} evaluations running"
         low, high = self._medium_returns()
         share = f"{MEDIUM[0]:.0%}–{MEDIUM[1]:.0%} of the way from random to expert"
         return f"the first evaluation with a greedy mean return in [{low:.1f}, {high:.1f}], {share}"
 
     def judge(self, greedy_returns: list[float]) -> Verdict:
-        last = greedy_returns[-CONVERGED_EVALUATIONS:]
-        converged = len(last) == CONVERGED_EVALUATIONS and min(last) >= CONVERGED[self.environment]
+        running = greedy_returns[-EVALUATIONS_RUNNING:]
+        lowest = min(running) if len(running) == EVALUATIONS_RUNNING else -math.inf
         if self.kind == "replay":
-            return Verdict.REACHED if converged else Verdict.GO_ON
+            return Verdict.REACHED if lowest >= CONVERGED[self.environment] else Verdict.GO_ON
         low, high = self._medium_returns()
         if low <= greedy_returns[-1] <= high:
             return Verdict.REACHED
-        return Verdict.MISSED if converged else Verdict.GO_ON
+        return Verdict.MISSED if lowest > high else Verdict.GO_ON
 
     def _medium_returns(self) -> tuple[float, float]:
         span = self.task.reference_max - self.task.reference_min
