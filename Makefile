@@ -25,13 +25,20 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 
 # Other libraries as referees, each with the versions it needs, away from our own environment.
-conformance: $(READY) .venv-conformance/.ready
+conformance: $(READY) .venv-conformance/.ready .venv-d3rlpy/.ready
 	.venv-conformance/bin/pytest -m conformance
+	PYTHONPATH=. .venv-d3rlpy/bin/pytest --noconftest -m conformance tests/conformance/test_d3rlpy.py
 
 .venv-conformance/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-conformance
 	.venv-conformance/bin/pip install --quiet --disable-pip-version-check --editable ".[dev]" "curvlinops-for-pytorch>=2.0"
 	touch $@
 
+# d3rlpy pins a gymnasium older than ours, so the package is not installed beside it: the algorithms need torch only
+.venv-d3rlpy/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-d3rlpy
+	.venv-d3rlpy/bin/pip install --quiet --disable-pip-version-check d3rlpy "torch~=2.13.0" "numpy>=2" "pytest>=8"
+	touch $@
+
 clean:
-	rm -rf .venv .venv-conformance build *.egg-info
+	rm -rf .venv .venv-conformance .venv-d3rlpy build *.egg-info
