@@ -61,7 +61,7 @@ def _to_minari(source: str, kind: str, env: str | None, episode_limit: int | Non
 
 
 def _fetch_minari(name: str) -> Path:
-    """Through Minari itself, into its own folder. Offline it would try for long, so that is found out first."""
+    """Through Minari itself, into its own folder. Offline it would try for long: that is found out first."""
     host = REMOTES.get(os.environ.get("MINARI_REMOTE", "hf").partition(":")[0])
     by_hand = f"put it in {minari_store.user_root() / name}, or copy it there from a machine that has it"
     try:
