@@ -1,3 +1,5 @@
+"""What every test has: a home of its own, one thread, and the shared material where it is there."""
+
 import os
 from pathlib import Path
 
@@ -16,13 +18,15 @@ SHARED = Path(os.environ.get("OFFLINE_GNTD_SHARED", Path(__file__).parents[2] / 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """Every test has folders of its own and one thread."""
+    """Nothing is read from or written to the user's own folders."""
     monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path))
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "d4rl-package"))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari-package"))
     torch.set_num_threads(1)
     return tmp_path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def shared():
     """Reference material that is not part of the repository; tests that need it are skipped without it."""
     if not SHARED.exists():

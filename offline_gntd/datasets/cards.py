@@ -26,9 +26,7 @@ def listing() -> str:
         lines.append(
             f"{_here(here)}{entry.id:<32} {entry.bytes / 1e6:>8,.0f} MB{'  *' if entry.notes else ''}"
         )
-    lines.append(
-        f"      {'*':<32} something is known of it: offline-gntd datasets notes are shown when it is read"
-    )
+    lines.append("      * has known issues, which are named when it is read")
     lines += ["", "      Minari, on this machine (others with: offline-gntd datasets fetch ID)"]
     lines += [f"{_here(True)}{identifier}" for identifier in theirs] or ["      none"]
     lines += ["", "      and any HDF5 file in D4RL's layout, by its path"]
@@ -62,7 +60,7 @@ def card(dataset: Dataset) -> str:
         f"returns       mean {returns.mean():.1f}, median {np.median(returns):.1f}, "
         f"from {returns.min():.1f} to {returns.max():.1f}; mean score {task.score(returns.mean()):.1f}",
         f"episodes      mean length {lengths.mean():.1f}, longest {lengths.max()}; "
-        f"{terminated:,} terminated, {len(returns) - terminated:,} truncated",
+        f"{terminated:,} transitions are terminal",
         *(f"known issue   {note}" for note in dataset.notes),
         "",
         "return histogram (episodes)",

@@ -64,10 +64,10 @@ def check(source: str | Path, env: str | None = None, episode_limit: int | None 
     """Examine a dataset of any kind; what cannot even be read is reported, what is not there is raised."""
     kind = loading.kind_of(source)
     if kind == "file":
-        return _check_file(Path(source), str(source), loading.env, episode_limit)
+        return _check_file(Path(source), str(source), env, episode_limit)
     if kind == "d4rl":
         entry = catalogue.entries()[str(source)]
-        return _check_file(locate(entry), entry.id, loading.env, episode_limit)
+        return _check_file(locate(entry), entry.id, env, episode_limit)
     folder = discrete.path(str(source)) if kind == "built" else minari_store.find(str(source))
     if kind == "built" and not folder.exists():
         discrete.load(str(source))  # says how to build it
@@ -92,13 +92,12 @@ def _check_minari(folder: Path, name: str, env: str | None) -> Report:
     report = Report(name, str(folder))
     try:
         if conversion.NOTE in minari_store.notes_of(folder):
-            task = minari_store.task_in(folder, env)
-            about = About(name=name, task=task, origin="minari")
+            about = About(name=name, task=minari_store.task_in(folder, env), origin="minari")
             recording, about = conversion.recording_in(folder, about)
-            report.env_id = task.env_id
+            report.env_id = about.task.env_id
             for note in about.notes:
                 report.add("warning", "known-issue", note)
-            _examine_recording(report, recording, Identity(task, about.origin))
+            _examine_recording(report, recording, Identity(about.task, about.origin))
             return report
         task = minari_store.task_in(folder, env)
         report.env_id = task.env_id

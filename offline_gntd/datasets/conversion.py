@@ -89,11 +89,14 @@ def recording_in(folder: Path, about: About) -> tuple[Recording, About]:
     try:
         note = minari_store.notes_of(folder)[NOTE]
         original = note["about"]
-        columns = columns_in(folder)
-        recording = d4rl.recording(columns, about.task, str(folder), note["episode_limit"])
         about = dataclasses.replace(
-            about, origin=original["origin"], version=original["version"], notes=tuple(original["notes"])
+            about,
+            task=Task(**original["task"]),
+            origin=original["origin"],
+            version=original["version"],
+            notes=tuple(original["notes"]),
         )
+        recording = d4rl.recording(columns_in(folder), about.task, str(folder), note["episode_limit"])
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{folder} is not a whole conversion of a D4RL file: {error}") from error
     return recording, about

@@ -1,0 +1,203 @@
+"""D4RL's names and layouts, and the rule for episode boundaries."""
+
+import numpy as np
+import pytest
+from d4rl_files import AWKWARD, arrays, write
+
+from offline_gntd.datasets import Missing, catalogue, d4rl, load
+from offline_gntd.datasets.locomotion import LOCOMOTION
+from offline_gntd.errors import UserError
+
+
+def qlearning(data: dict[str, np.ndarray], limit: int | None = None) -> np.ndarray:
+    """d4rl.qlearning_dataset row by row, but for its miscount after a terminal."""
+    rows, step = [], 0
+    for i in range(len(data["rewards"]) - 1):
+        step += 1
+        terminal = bool(data["terminals"][i])
+        over = bool(data["timeouts"][i]) if limit is None else step == limit
+        if terminal or over:
+            step = 0
+        if over:
+            continue
+        parts = (
+            data["observations"][i],
+            data["actions"][i],
+            data["rewards"][i],
+            data["observations"][i + 1],
+            terminal,
+        )
+        rows.append(np.concatenate([np.atleast_1d(part) for part in parts]).astype(np.float32))
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("ends", AWKWARD.values(), ids=AWKWARD)
+@pytest.mark.parametrize("layout", ["v0", "v1-replay", "v2"])
+def test_rows_are_those_of_a_plain_loop(tmp_path, layout, ends):
+    data = arrays(layout, ends=ends)
+    dataset = load(write(tmp_path / "hopper.hdf5", data))
+    np.testing.assert_array_equal(dataset.rows.numpy(), qlearning(data))
+    assert dataset.episode_lengths.sum() == 100
+
+
+def test_slabs_join_without_a_seam():
+    data = arrays()
+    recording = d4rl.recording(data, LOCOMOTION["hopper"].task(), "it")
+    np.testing.assert_array_equal(np.concatenate(list(recording.transitions(7))), qlearning(data))
+
+
+@pytest.mark.parametrize("limit", [1, 7, 30, 50, 1000])
+def test_without_timeouts_steps_are_counted_right_after_a_terminal(tmp_path, limit):
+    data = arrays("v0-old", ends=((30, "terminal"), (65, "terminal")))
+    if limit == 1:
+        with pytest.raises(UserError, match="every row is a timeout"):
+            load(data, env="hopper", episode_limit=limit)
+        return
+    dataset = load(data, env="hopper", episode_limit=limit)
+    np.testing.assert_array_equal(dataset.rows.numpy(), qlearning(data, limit))
+
+
+def test_without_timeouts_stored_next_observations_show_the_boundaries():
+    data = arrays("v2")
+    with_timeouts = load(data, env="hopper").rows.numpy()
+    del data["timeouts"]
+    np.testing.assert_array_equal(load(data, env="hopper").rows.numpy(), with_timeouts)
+
+
+def test_half_cheetah_v0_has_episodes_of_999_steps(tmp_path):
+    data = arrays("v0-old", "halfcheetah", ends=(), steps=2500)
+    assert load(write(tmp_path / "halfcheetah_medium.hdf5", data)).episode_lengths.tolist() == [999, 999, 502]
+    assert load(write(tmp_path / "halfcheetah-mine.hdf5", data)).episode_lengths.tolist() == [1000, 1000, 500]
+
+
+def test_statistics_of_observations_are_numpys(tmp_path):
+    dataset = load(write(tmp_path / "hopper.hdf5", arrays(steps=100)))
+    obs = dataset.transitions.obs.numpy().astype(np.float64)
+    np.testing.assert_allclose(dataset.obs_mean, obs.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(dataset.obs_std, obs.std(0), rtol=1e-6)
+
+
+def test_a_dict_is_a_file(tmp_path):
+    data = arrays("v1-replay")
+    assert load(data, env="hopper").sha256 == load(write(tmp_path / "hopper.hdf5", data)).sha256
+    with pytest.raises(UserError, match="env"):
+        load(data)
+
+
+def test_a_files_task_comes_from_its_name_or_the_user_never_from_its_shapes(tmp_path):
+    data = arrays("v2", "walker2d")
+    assert load(write(tmp_path / "walker2d_x.hdf5", data)).task.env_id == "Walker2d-v4"
+    assert load(write(tmp_path / "my-halfcheetah.hdf5", data)).task.env_id == "HalfCheetah-v4"
+    nameless = write(tmp_path / "data.hdf5", data)
+    with pytest.raises(UserError, match="--env"):
+        load(nameless)
+    assert load(nameless, env="walker2d").task.reference_max == 4592.3
+    assert load(nameless, env="HalfCheetah-v5").task.env_id == "HalfCheetah-v5"
+    with pytest.raises(UserError, match="but --env says"):
+        load(tmp_path / "walker2d_x.hdf5", env="halfcheetah")
+    with pytest.raises(UserError, match=r"observations is \(100, 17\)"):
+        load(nameless, env="hopper")
+
+
+def test_a_file_is_named_after_itself_and_never_taken_for_another(tmp_path):
+    data = arrays()
+    excerpt = load(write(tmp_path / "hopper_medium-v2.hdf5", data))
+    assert (excerpt.name, excerpt.origin, excerpt.version) == ("hopper_medium-v2", "file", "v2")
+    assert load(write(tmp_path / "hopper-medium-v2.hdf5", data)).name == "hopper-medium-v2-file"
+    assert load(write(tmp_path / "my hopper; v2.hdf5", data)).name == "my-hopper-v2"
+    with pytest.raises(Missing, match="fetch hopper-medium-v2"):
+        load("hopper-medium-v2")
+
+
+def test_a_d4rl_id_is_the_published_file_and_nothing_else(tmp_path, monkeypatch):
+    path = write(tmp_path / "d4rl-package" / "hopper_medium-v2.hdf5", arrays())
+    with pytest.raises(Missing, match="is not the published hopper-medium-v2"):
+        load("hopper-medium-v2")
+    fake = publish(monkeypatch, path, "hopper-medium-v2")
+    dataset = load("hopper-medium-v2")
+    assert (dataset.name, dataset.origin, dataset.version) == (fake.id, "d4rl", "v2")
+    path.unlink()
+    assert load("hopper-medium-v2").sha256 == dataset.sha256  # from the cache
+
+
+def publish(monkeypatch, path, name: str) -> catalogue.Entry:
+    """Let the catalogue have this very file under a name."""
+    import dataclasses
+    import hashlib
+
+    content = path.read_bytes()
+    entry = catalogue.entries()[name]
+    entry = dataclasses.replace(entry, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(catalogue, "entries", lambda: {name: entry})
+    return entry
+
+
+def test_the_catalogue_has_every_split_of_every_version():
+    ids = {
+        f"{environment}-{split}-{version}"
+        for environment in LOCOMOTION
+        for split in catalogue.SPLITS
+        for version in catalogue.VERSIONS
+        if (split, version) != ("full-replay", "v0")
+    }
+    assert set(catalogue.entries()) == ids
+    assert len(ids) == 51
+    assert len({entry.sha256 for entry in catalogue.entries().values()}) == 51
+    assert len({entry.file_name for entry in catalogue.entries().values()}) == 51
+    entry = catalogue.entries()["walker2d-medium-replay-v0"]
+    assert (entry.file_name, entry.split, entry.version) == ("walker_mixed.hdf5", "medium-replay", "v0")
+    assert catalogue.environment_in("walker_mixed") == "walker2d"
+
+
+def test_the_catalogue_has_the_shared_facts(shared):
+    import csv
+
+    with (shared / "d4rl" / "files.csv").open() as file:
+        facts = {row["id"]: row for row in csv.DictReader(file)}
+    for name, entry in catalogue.entries().items():
+        row = facts.pop(name)
+        assert (entry.path, entry.bytes, entry.sha256) == (row["path"], int(row["bytes"]), row["sha256"])
+        assert entry.episodes == int(row["episodes_tfds"])
+    assert not facts
+
+
+def test_known_issues_are_said(tmp_path, capsys):
+    dataset = load(write(tmp_path / "hopper_medium_expert.hdf5", arrays("v0")))
+    assert any("D4RL#19" in note for note in dataset.notes)
+    assert "D4RL#19" in capsys.readouterr().err
+    load(tmp_path / "hopper_medium_expert.hdf5")
+    assert not capsys.readouterr().err
+
+
+def test_genuine_excerpts_load(shared):
+    files = sorted((shared / "d4rl" / "excerpts").glob("*.hdf5"))
+    assert len(files) == 12
+    for file in files:
+        dataset = load(file)
+        assert dataset.name == file.stem
+        assert dataset.version == (file.stem.rpartition("-")[2] if "-" in file.stem else "v0")
+        assert len(dataset.episode_returns) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("hopper-med-v2", "did you mean 'hopper-medium-v2'"),
+        ("hopper-full-replay-v0", "did you mean"),
+        ("mujoco/hopper/medium-v0", "datasets fetch"),
+        ("nowhere/file.hdf5", "no file"),
+        ("../hopper", "no dataset"),
+    ],
+)
+def test_names_that_are_not_here(name, hint):
+    with pytest.raises(UserError, match=hint):
+        load(name)
+
+
+def test_the_mean_shifts_and_scales_and_the_spread_only_scales():
+    task = LOCOMOTION["hopper"].task()
+    assert task.score(task.reference_min) == 0
+    assert task.score(task.reference_max) == 100
+    returns = np.array([100.0, 900.0, 2000.0])
+    assert task.score_spread(returns.std()) == pytest.approx(task.score(returns).std())
+    assert "D4RL" in task.reference_source
