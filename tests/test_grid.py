@@ -1,6 +1,12 @@
 """Grids over worker processes: what is finished is skipped, what fails is recorded."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -95,3 +101,25 @@ def test_a_grid_may_be_run_in_parts(small_dataset):
     assert whole.datasets == ("cartpole-replay-small", "other")
     assert whole.algorithms == (*STUDY.algorithms, "td")
     assert whole.seeds == 5
+
+
+def test_workers_end_when_their_grid_is_killed(small_dataset, home):
+    command = [sys.executable, "-m", "offline_gntd", "run", "endless", "--datasets", "cartpole-replay-small"]
+    command += ["--algorithms", "dqn", "--seeds", "1", "--steps", "100000000", "--workers", "1"]
+    parent = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ)
+    try:
+        description = home / "results/endless/cartpole-replay-small/dqn/seed-0/run.json"
+        worker = None
+        deadline = time.monotonic() + 240
+        while worker is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+            if description.exists():
+                worker = json.loads(description.read_text())["process"]
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    assert worker is not None
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{worker}").exists()

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -172,8 +173,15 @@ def _prepare_worker(progress, stop, device: str, checkpoint_seconds: float) -> N
 
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     _worker = (progress, stop, device, checkpoint_seconds)
+
+
+def _end_with_parent() -> None:
+    """A worker does not outlive the grid, however that ended; its checkpoint is as good as ever."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def _execute(cell: Cell) -> str | None:

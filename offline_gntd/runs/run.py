@@ -6,6 +6,7 @@ for its timing.
 
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -193,6 +194,7 @@ class Run:
             "versions": provenance.versions(),
             "commit": provenance.commit(),
             "machine": provenance.machine(),
+            "process": os.getpid(),
             "started": _now(),
         }
 
