@@ -46,7 +46,7 @@ def net(network, *index):
     for layer in network.layers:
         mat = layer[index].double()
         linear = nn.Linear(mat.shape[0] - 1, mat.shape[1], dtype=torch.double)
-        linear.weight.data, linear.bias.data = mat[:-1].T.clone(), mat[-1].clone()
+        linear.weight.data, linear.bias.data = mat[:-1].T.contiguous(), mat[-1].clone()
         modules += [linear, nn.ReLU()]
     return nn.Sequential(*modules[:-1])
 
