@@ -155,12 +155,13 @@ def normalised(agent, obs, on):
     return (obs - mean.double()) / (std.double() + 1e-3)
 
 
-def compare(config, reference_kind, seed=0):
-    """Train the fast agent and the plain reference side by side; both."""
+def compare(config, reference_kind, seed=0, prepare=lambda agent: None):
+    """Train the fast agent, as `prepare` left it, and the plain reference side by side; both."""
     data = rows()
     generators = [torch.Generator().manual_seed(seed)]
     agent = config.agent(TASK, generators, statistics(data))
     agent.statistics_given = statistics(data)
+    prepare(agent)
     reference = reference_kind(config, agent)
     for _ in range(UPDATES):
         batch = sample(data, TASK, config.batch_size, generators)
