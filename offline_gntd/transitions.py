@@ -39,4 +39,4 @@ def from_rows(rows: Tensor, task: Task) -> Transitions:
 def sample(rows: Tensor, task: Task, batch: int, generators: Sequence[torch.Generator]) -> Transitions:
     """One batch per seed, drawn uniformly with the seed's own generator: [seeds, batch, ...]."""
     index = torch.cat([torch.randint(len(rows), (batch,), generator=g, device=g.device) for g in generators])
-    return from_rows(rows[index.to(rows.device)].view(len(generators), batch, -1), task)
+    return from_rows(rows.index_select(0, index.to(rows.device)).view(len(generators), batch, -1), task)

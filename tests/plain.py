@@ -46,7 +46,7 @@ def net(network, *index):
     for layer in network.layers:
         mat = layer[index].double()
         linear = nn.Linear(mat.shape[0] - 1, mat.shape[1], dtype=torch.double)
-        linear.weight.data, linear.bias.data = mat[:-1].T.clone(), mat[-1].clone()
+        linear.weight.data, linear.bias.data = mat[:-1].T.contiguous(), mat[-1].clone()
         modules += [linear, nn.ReLU()]
     return nn.Sequential(*modules[:-1])
 
@@ -155,12 +155,13 @@ def normalised(agent, obs, on):
     return (obs - mean.double()) / (std.double() + 1e-3)
 
 
-def compare(config, reference_kind, seed=0):
-    """Train the fast agent and the plain reference side by side; both."""
+def compare(config, reference_kind, seed=0, prepare=lambda agent: None):
+    """Train the fast agent, as `prepare` left it, and the plain reference side by side; both."""
     data = rows()
     generators = [torch.Generator().manual_seed(seed)]
     agent = config.agent(TASK, generators, statistics(data))
     agent.statistics_given = statistics(data)
+    prepare(agent)
     reference = reference_kind(config, agent)
     for _ in range(UPDATES):
         batch = sample(data, TASK, config.batch_size, generators)
