@@ -35,6 +35,7 @@ def write_run(experiment, algorithm, seed, returns, errors, dataset="cartpole-re
         "stack": 1,
         "dataset_sha256": "f" * 64,
         "dataset_rows": 100,
+        "device": "cpu",
         "dataset_origin": "built",
         "dataset_stands_for": None,
         "dataset_version": None,
@@ -47,7 +48,7 @@ def write_run(experiment, algorithm, seed, returns, errors, dataset="cartpole-re
     write_json(cell.folder(seed) / "run.json", description)
     steps = range(10, 10 * len(returns) + 1, 10)
     rows = [
-        {"step": s, "return": r, "score": r / 5, "training_seconds": s / 10}
+        {"step": s, "return": r, "score": r / 5, "training_seconds": s, "training_cpu_seconds": s / 10}
         for s, r in zip(steps, returns, strict=True)
     ]
     write_text(cell.folder(seed) / "scores.csv", to_csv(rows))

@@ -83,11 +83,16 @@ def seeds(selection: Selection) -> pd.DataFrame:
                 "bellman_error": own["bellman_error"].iloc[-1] if len(own) else math.nan,
                 "final_return": own["return"].iloc[-1] if len(own) else math.nan,
                 "threshold": threshold,
-                "seconds": reached["training_seconds"].iloc[0] if len(reached) else math.nan,
+                "seconds": reached[clock(run)].iloc[0] if len(reached) else math.nan,
                 "updates": reached["step"].iloc[0] if len(reached) else math.nan,
             }
         )
     return pd.DataFrame(lines)
+
+
+def clock(run: dict) -> str:
+    """Which clock a run is timed by: a process's own on a CPU, where others do not hold it up."""
+    return "training_cpu_seconds" if run["device"] == "cpu" else "training_seconds"
 
 
 def caption(selection: Selection) -> str:
@@ -96,6 +101,9 @@ def caption(selection: Selection) -> str:
         f"{THRESHOLDS[env]:g} on {env}" for env in runs["env_id"].unique() if env in THRESHOLDS
     )
     rows = ", ".join(f"{count:,}" for count in sorted(runs["dataset_rows"].unique()))
+    clocks = (
+        "CPU" if {clock(run) for run in runs.to_dict("records")} == {"training_cpu_seconds"} else "wall-clock"
+    )
     stack = "one seed" if protocol.stack == 1 else f"{protocol.stack} seeds stacked"
     machines = ", ".join(sorted({machine["cpu"] for machine in runs["machine"]}))
     parts = [
@@ -104,8 +112,8 @@ def caption(selection: Selection) -> str:
         "Bellman error: mean over all rows of (Q(s,a) − r − γ(1−terminated) max Q(s′,·))², the online",
         "network on both sides, after training; mean ± std over seeds (ddof 1).",
         "†: that many seeds diverged and count with their last finite value.",
-        "Seconds to return: training seconds, evaluation excluded, until an evaluation's mean return reaches",
-        f"{thresholds}; mean over the seeds that did, whose number stands beside;",
+        f"Seconds to return: {clocks} seconds of training, evaluation excluded, until an evaluation's mean",
+        f"return reaches {thresholds}; mean over the seeds that did, whose number stands beside;",
         f"{stack} and one thread per process on {machines}.",
         "Final return: mean ± std over seeds of the last evaluation.",
         "Bold: best mean of its dataset and column.",
