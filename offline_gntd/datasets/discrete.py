@@ -176,6 +176,8 @@ def collect(
         number = len(reached) + len(missed)
         training = train(recipe.task, collection, seed * 10_007 + number, recipe.judge, _show(bar, number))
         (reached if training.reached else missed).append(training)
+        if training.reached:
+            bar.update(min(len(training.rows), bar.total - bar.n))
     return reached, missed
 
 
@@ -209,9 +211,7 @@ def _account(training: Training) -> dict[str, Any]:
 
 def _show(bar: tqdm, number: int) -> Callable[[int, list[float]], None]:
     def progress(steps: int, greedy_returns: list[float]) -> None:
-        bar.total = max(bar.total, bar.n + steps)
-        bar.update(steps)
-        bar.set_postfix_str(f"training {number + 1}, greedy return {greedy_returns[-1]:.1f}")
+        bar.set_postfix_str(f"training {number + 1}, step {steps:,}, greedy return {greedy_returns[-1]:.1f}")
 
     return progress
 

@@ -83,7 +83,7 @@ def train(
             agent.update(sample(rows[: step + 1], task, algorithm.batch_size, generators))
         if (step + 1) % collection.evaluate_every == 0:
             training.greedy_returns.append(float(evaluator.returns(agent.act, key=step).mean()))
-            progress(collection.evaluate_every, training.greedy_returns)
+            progress(step + 1, training.greedy_returns)
             verdict = judge(training.greedy_returns)
             training.reached = verdict is Verdict.REACHED
             if verdict is not Verdict.GO_ON:
