@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from offline_gntd.algorithms import CATALOGUE
+from offline_gntd.algorithms import CATALOGUE, configured
 
 
 class Reference:
@@ -84,3 +84,10 @@ def test_update_equals_a_plain_reference(name):
     torch.testing.assert_close(
         agent.log_temperature.double(), reference.log_temperature.detach(), rtol=1e-4, atol=1e-8
     )
+
+
+def test_a_short_run_clones_for_a_twentieth_of_it():
+    assert configured("cql", 10_000).warm_up == 500
+    assert configured("cql", 1_000_000).warm_up == 40_000
+    assert configured("cql@warm_up=100", 10_000).warm_up == 100
+    assert configured("td3_bc", 10) == CATALOGUE["td3_bc"].config

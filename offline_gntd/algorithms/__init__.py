@@ -7,8 +7,11 @@ An algorithm is a frozen dataclass of settings with `batch_size`, `discrete` (wh
     measure(transitions)  what is only measured now and then, over a dataset or a fixed part of it
     tensors()             all that a policy and its next update depend on, by name: [seeds, …], or a number
                           that all seeds share
-It draws its noise from the generators it was made with, one per seed.
+It draws its noise from the generators it was made with, one per seed. Settings may have `within(steps)`,
+which fits them to a run of that many updates.
 """
+
+from typing import Any
 
 from offline_gntd.algorithms import bc, bcq, cql, q_learning, td3_bc
 from offline_gntd.algorithms.preset import Preset
@@ -24,6 +27,12 @@ CATALOGUE: dict[str, Preset] = {
 }
 
 
+def configured(name: str, steps: int) -> Any:
+    """The settings a run of so many updates has."""
+    config = preset(name).config
+    return config.within(steps) if hasattr(config, "within") else config
+
+
 def preset(name: str) -> Preset:
     """The preset of a name, `gntd` or with fields set, `gntd@kfac.damping=1@learning_rate=0.001`."""
     base, *settings = name.split("@")
@@ -37,4 +46,4 @@ def preset(name: str) -> Preset:
     return Preset(label, config)
 
 
-__all__ = ["CATALOGUE", "Preset", "preset"]
+__all__ = ["CATALOGUE", "Preset", "configured", "preset"]

@@ -4,6 +4,7 @@ The Gauss-Newton matrix is that of the TD part: E[∇Q ∇Qᵀ] at the data's ac
 whole gradient, the conservative term's included, whose own curvature is left out.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +45,10 @@ class CQL:
 
     def __post_init__(self):
         check_settings(self)
+
+    def within(self, steps: int) -> "CQL":
+        """For a run of so many updates: a short one does not spend more than 5 % of them on cloning."""
+        return dataclasses.replace(self, warm_up=min(self.warm_up, steps // 20))
 
     def agent(
         self, task: Task, generators: Sequence[torch.Generator], obs_statistics: Statistics | None = None

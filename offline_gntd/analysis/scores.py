@@ -118,6 +118,10 @@ def caption(selection: Selection, final: int, others: pd.DataFrame) -> str:
     ]
     if runs["status"].eq("diverged").any():
         parts.append("†: that many seeds diverged and count with their last finite values.")
+    for label, group in runs.groupby("label", sort=False):
+        warm_up = group["config"].iloc[0].get("warm_up")
+        if warm_up is not None:
+            parts.append(f"{label}'s policy clones the data for its first {warm_up:,} updates.")
     parts.append("Bold: best mean of the dataset among ours.")
     if len(others.columns):
         parts.append(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offline_gntd.algorithms import preset
+from offline_gntd.algorithms import configured, preset
 from offline_gntd.configuration import digest, to_dict
 from offline_gntd.datasets.names import results_name
 from offline_gntd.errors import UserError, unknown
@@ -90,7 +90,7 @@ class Cell:
 
     @property
     def config(self) -> Any:
-        return preset(self.algorithm).config
+        return configured(self.algorithm, self.protocol.steps)
 
     @property
     def config_hash(self) -> str:

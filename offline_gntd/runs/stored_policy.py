@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from offline_gntd.algorithms import preset
+from offline_gntd.algorithms import configured
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets.environments import Evaluator
 from offline_gntd.errors import UserError
@@ -39,7 +39,8 @@ def agent(record: Record) -> tuple[Any, Task, int]:
     step = record.last_checkpoint()
     state, _ = record.resume(step)
     about = record.description
-    config, task = preset(about["algorithm"]).config, Task(**about["task"])
+    config = configured(about["algorithm"], about["protocol"]["steps"])
+    task = Task(**about["task"])
     if to_dict(config) != {**about["config"], **_tuples(about["config"])}:
         raise UserError(f"the settings of {about['algorithm']} have changed since {record.folder} was run")
     # as many networks as were stacked in the run, all alike: a batched product may round otherwise
