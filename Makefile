@@ -25,7 +25,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 
 # Other libraries as referees, each with the versions it needs, away from our own environment.
-conformance: $(READY) .venv-conformance/.ready
+conformance: $(READY) .venv-conformance/.ready .venv-d4rl/.ready
 	.venv-conformance/bin/pytest -m conformance
 
 .venv-conformance/.ready: pyproject.toml
@@ -33,5 +33,11 @@ conformance: $(READY) .venv-conformance/.ready
 	.venv-conformance/bin/pip install --quiet --disable-pip-version-check --editable ".[dev]" "curvlinops-for-pytorch>=2.0"
 	touch $@
 
+# d4rl's dependencies cannot be installed together any more, and its datasets need none of them
+.venv-d4rl/.ready:
+	$(PYTHON) -m venv .venv-d4rl
+	.venv-d4rl/bin/pip install --quiet --disable-pip-version-check --no-deps d4rl==1.1 gym==0.24.1 h5py tqdm numpy
+	touch $@
+
 clean:
-	rm -rf .venv .venv-conformance build *.egg-info
+	rm -rf .venv .venv-conformance .venv-d4rl build *.egg-info
