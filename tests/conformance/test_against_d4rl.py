@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from d4rl_files import AWKWARD, arrays, write
 
 from offline_gntd.datasets import catalogue, download, load
