@@ -6,10 +6,10 @@ A crash, a hang, a traceback or memory that grows ends it with the file's number
 """
 
 import contextlib
-import faulthandler
 import io
 import os
 import resource
+import signal
 import sys
 import tempfile
 import traceback
@@ -20,7 +20,11 @@ import h5py
 import numpy as np
 from d4rl_files import arrays, write
 
-SECONDS = 60  # for one file, on a machine that may be busy
+from offline_gntd.datasets import load
+from offline_gntd.datasets.check import check
+from offline_gntd.errors import UserError
+
+SECONDS = 20  # of processor time for one file; the machine may be busy
 MEGABYTES = 400  # that all files together may add to the process
 
 KEYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "infos/qpos")
@@ -177,10 +181,6 @@ OUTSIDE = ("link to another file", "kept in another file")
 
 def one(number: int, folder: Path) -> str:
     """Make the file of a number and open it; what came of it."""
-    from offline_gntd.datasets import load
-    from offline_gntd.datasets.check import check
-    from offline_gntd.errors import UserError
-
     rng = np.random.default_rng(number)
     path = write(
         folder / f"hopper_{number}.hdf5", arrays(str(rng.choice(["v2", "v1-replay"])), seed=number % 7)
@@ -213,7 +213,7 @@ def main(first: int, count: int) -> int:
         baseline = None
         for number in range(first, first + count):
             folder = Path(name) / str(number)
-            faulthandler.dump_traceback_later(SECONDS, exit=True)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)  # ends the process, wherever it hangs
             print(number, end=" ", file=sys.stderr, flush=True)
             try:
                 counts[one(number, folder)] += 1
@@ -225,7 +225,6 @@ def main(first: int, count: int) -> int:
             if used - baseline > MEGABYTES:
                 print(f"file {number}: {used - baseline:.0f} MB more than at the start")
                 return 1
-            faulthandler.cancel_dump_traceback_later()
     print(", ".join(f"{value} {key}" for key, value in sorted(counts.items())))
     return 0
 
