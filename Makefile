@@ -25,9 +25,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 
 # Other libraries as referees, each with the versions it needs, away from our own environment.
-conformance: $(READY) .venv-conformance/.ready .venv-d3rlpy/.ready
+conformance: $(READY) .venv-conformance/.ready .venv-d3rlpy/.ready .venv-d4rl/.ready
 	.venv-conformance/bin/pytest -m conformance tests/conformance/test_curvlinops.py
 	PYTHONPATH=. .venv-d3rlpy/bin/pytest --noconftest -m conformance tests/conformance/test_d3rlpy.py
+	$(BIN)/pytest -m conformance tests/conformance/test_against_d4rl.py
 
 .venv-conformance/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-conformance
@@ -40,5 +41,11 @@ conformance: $(READY) .venv-conformance/.ready .venv-d3rlpy/.ready
 	.venv-d3rlpy/bin/pip install --quiet --disable-pip-version-check d3rlpy "torch~=2.13.0" "numpy>=2" "pytest>=8"
 	touch $@
 
+# d4rl's dependencies cannot be installed together any more, and its datasets need none of them
+.venv-d4rl/.ready:
+	$(PYTHON) -m venv .venv-d4rl
+	.venv-d4rl/bin/pip install --quiet --disable-pip-version-check --no-deps d4rl==1.1 gym==0.24.1 h5py tqdm numpy
+	touch $@
+
 clean:
-	rm -rf .venv .venv-conformance .venv-d3rlpy build *.egg-info
+	rm -rf .venv .venv-conformance .venv-d3rlpy .venv-d4rl build *.egg-info

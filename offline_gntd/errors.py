@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+MOST_LISTED = 20  # names in one line
+
 
 class UserError(Exception):
     """What is wrong, what would be right, and the command that mends it."""
@@ -11,5 +13,8 @@ class UserError(Exception):
 def unknown(kind: str, name: str, known: Iterable[str], hint: str = "") -> UserError:
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1)
-    guess = f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(known)}."
+    if close:
+        guess = f"; did you mean {close[0]!r}?"
+    else:
+        guess = f"; there are: {', '.join(known)}." if len(known) <= MOST_LISTED else "."
     return UserError(f"no {kind} {name!r}{guess}{' ' + hint if hint else ''}")

@@ -186,7 +186,8 @@ def test_genuine_excerpts_load(shared):
         ("hopper-full-replay-v0", "did you mean"),
         ("mujoco/hopper/medium-v0", "datasets fetch"),
         ("nowhere/file.hdf5", "no file"),
-        ("../hopper", "no dataset"),
+        ("../hopper", "no file"),
+        ("nonsense", "no dataset 'nonsense'. See"),
     ],
 )
 def test_names_that_are_not_here(name, hint):

@@ -68,10 +68,11 @@ def check(source: str | Path, env: str | None = None, episode_limit: int | None 
     if kind == "d4rl":
         entry = catalogue.entries()[str(source)]
         return _check_file(locate(entry), entry.id, env, episode_limit)
-    folder = discrete.path(str(source)) if kind == "built" else minari_store.find(str(source))
-    if kind == "built" and not folder.exists():
-        discrete.load(str(source))  # says how to build it
-    return _check_minari(folder, str(source), env)
+    if kind == "built":
+        return _check_minari(
+            discrete.existing(str(source)), str(source), discrete.recipe_of(str(source)).task
+        )
+    return _check_minari(minari_store.find(str(source)), str(source), None, env)
 
 
 def _check_file(path: Path, name: str, env: str | None, episode_limit: int | None) -> Report:
@@ -88,18 +89,18 @@ def _check_file(path: Path, name: str, env: str | None, episode_limit: int | Non
     return report
 
 
-def _check_minari(folder: Path, name: str, env: str | None) -> Report:
+def _check_minari(folder: Path, name: str, task: Task | None, env: str | None = None) -> Report:
     report = Report(name, str(folder))
     try:
+        task = task or minari_store.task_in(folder, env)
         if conversion.NOTE in minari_store.notes_of(folder):
-            about = About(name=name, task=minari_store.task_in(folder, env), origin="minari")
+            about = About(name=name, task=task, origin="minari")
             recording, about = conversion.recording_in(folder, about)
             report.env_id = about.task.env_id
             for note in about.notes:
                 report.add("warning", "known-issue", note)
             _examine_recording(report, recording, Identity(about.task, about.origin))
             return report
-        task = minari_store.task_in(folder, env)
         report.env_id = task.env_id
         _examine_minari(report, folder, task)
     except UserError as error:

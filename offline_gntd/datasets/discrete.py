@@ -122,6 +122,12 @@ def path(name: str) -> Path:
     return minari_store.root() / minari_id(name)
 
 
+def existing(name: str) -> Path:
+    if not path(name).exists():
+        raise Missing(f"{name} is not built yet; build it with: offline-gntd datasets build {name}")
+    return path(name)
+
+
 def minari_id(name: str) -> str:
     return f"{name}-v0"
 
@@ -136,9 +142,7 @@ def store(name: str, task: Task, rows: np.ndarray, ends: np.ndarray, provenance:
 def load(name: str) -> Dataset:
     """A built set from its flat cache, which is made anew from the Minari dataset if need be."""
     task = recipe_of(name).task
-    if not path(name).exists():
-        raise Missing(f"{name} is not built yet; build it with: offline-gntd datasets build {name}")
-    key = minari_store.fingerprint(path(name))
+    key = minari_store.fingerprint(existing(name))
 
     def make() -> Dataset:
         totals: list[tuple[float, int]] = []

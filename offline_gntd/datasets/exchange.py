@@ -42,7 +42,7 @@ def convert(
         raise UserError(f"{source} is in that format already; convert takes --format minari or d4rl")
     if to == "minari":
         return _to_minari(str(source), kind, env, episode_limit, replace)
-    folder = minari_store.find(str(source)) if kind == "minari" else discrete.path(str(source))
+    folder = minari_store.find(str(source)) if kind == "minari" else discrete.existing(str(source))
     if kind == "built":
         task = discrete.load(str(source)).task
     else:

@@ -95,7 +95,9 @@ def read(path: Path, key: str) -> Dataset:
         raise Absent(f"there is no flat cache {path}")
     try:
         description = read_json(path / "dataset.json")
-        if description["format"] != FORMAT or description["digest"] != _digest(description):
+        if description.get("format") != FORMAT:
+            raise Unusable(f"the flat cache {path} was made by another version")
+        if description["digest"] != _digest(description):
             raise ValueError("its description has been changed")
         if description["key"] != key:
             raise Unusable(f"the flat cache {path} was made from another source")
@@ -116,7 +118,7 @@ def read(path: Path, key: str) -> Dataset:
                 write_json(path / "dataset.json", description | {"stamp": _stamp(path / "rows.npy")})
     except Unusable:
         raise
-    except (UserError, OSError, ValueError, KeyError, TypeError, EOFError) as error:
+    except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise Unusable(f"the flat cache {path} is corrupt: {error}") from error
     return _dataset(about, rows, episodes, description)
 

@@ -51,7 +51,7 @@ def reading(path: Path) -> Iterator[Mapping[str, Column]]:
         for name in names:
             with _as_user_error(f"{name} of {path}"):
                 item = file[name]
-                if isinstance(item, h5py.Dataset):
+                if isinstance(item, h5py.Dataset) and item.shape is not None:  # h5py.Empty holds nothing
                     _refuse_outside_storage(item, f"{name} of {path}")
                     _refuse_incredible_size(item, size, f"{name} of {path}")
                     columns[name] = Column(f"{name} of {path}", item)
@@ -99,7 +99,7 @@ def _refuse_outside_storage(item: Any, where: str) -> None:
 
 def _refuse_incredible_size(item: Any, file_size: int, where: str) -> None:
     """A declared size must be one that the bytes stored can account for, compressed at best."""
-    if item.shape is None or item.dtype.hasobject:
+    if item.dtype.hasobject:
         return  # nothing is read of these
     declared = int(np.prod([int(n) for n in item.shape], dtype=object) * item.dtype.itemsize)
     stored = min(item.id.get_storage_size(), file_size)

@@ -60,7 +60,7 @@ def kind_of(source: str | Path) -> str:
     if isinstance(source, Path) or Path(name).is_file() or name.endswith(FILE_SUFFIXES):
         hdf5.check_is_file(Path(source))
         return "file"
-    if Path(name).exists():
+    if Path(name).exists() or name.startswith(("/", "./", "../")):
         hdf5.check_is_file(Path(name))
     if minari_store.is_id(name):
         if minari_store.find(name):

@@ -1,0 +1,246 @@
+"""Minari datasets: any that is here is read, ours are written, and D4RL's files pass through without loss."""
+
+import json
+
+import gymnasium
+import minari
+import numpy as np
+import pytest
+from d4rl_files import AWKWARD, arrays, read, write
+from minari.data_collector import EpisodeBuffer
+
+from offline_gntd.command_line import main
+from offline_gntd.datasets import load, minari_store
+from offline_gntd.datasets.check import check
+from offline_gntd.datasets.environments import Evaluator, make
+from offline_gntd.datasets.exchange import convert, fetch
+from offline_gntd.errors import UserError
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def collect(env_id: str, lengths=(12, 9), **options) -> list[EpisodeBuffer]:
+    environment = gymnasium.make(env_id, **options)
+    environment.action_space.seed(0)
+    buffers = []
+    for number, length in enumerate(lengths):
+        observation, _ = environment.reset(seed=number)
+        observations, actions, rewards, terminations = [observation], [], [], []
+        for _ in range(length):
+            action = environment.action_space.sample()
+            observation, reward, terminated, _, _ = environment.step(action)
+            observations.append(observation)
+            actions.append(action)
+            rewards.append(reward)
+            terminations.append(terminated)
+            if terminated:
+                break
+        truncations = np.zeros(len(rewards), bool)
+        truncations[-1] = not terminations[-1]
+        if isinstance(observation, dict):
+            observations = {key: np.array([o[key] for o in observations]) for key in observation}
+        buffers.append(
+            EpisodeBuffer(number, number, None, observations, actions, rewards, terminations, truncations, {})
+        )
+    return buffers
+
+
+def stored(identifier: str, env_id: str, **options) -> list[EpisodeBuffer]:
+    """A dataset in the folder that Minari itself uses."""
+    buffers = collect(env_id)
+    minari.create_dataset_from_buffers(identifier, buffers, env=env_id, data_format="hdf5", **options)
+    return buffers
+
+
+def test_a_continuous_set_of_someone_elses(capsys):
+    buffers = stored("mujoco/hopper/medium-v0", "Hopper-v5")
+    dataset = load("mujoco/hopper/medium-v0")
+    assert (dataset.name, dataset.origin, dataset.version) == ("mujoco-hopper-medium-v0", "minari", "v0")
+    assert dataset.task.env_id == "Hopper-v5"
+    assert "since the Minari dataset gives none" in dataset.task.reference_source
+    np.testing.assert_array_equal(
+        dataset.transitions.next_obs.numpy(),
+        np.concatenate([np.array(b.observations[1:], np.float32) for b in buffers]),
+    )
+    np.testing.assert_array_equal(
+        dataset.transitions.action.numpy(), np.concatenate([np.array(b.actions) for b in buffers])
+    )
+    np.testing.assert_allclose(dataset.episode_returns, [np.sum(b.rewards) for b in buffers])
+    assert check("mujoco/hopper/medium-v0").verdict == "sound"
+    assert main(["datasets", "show", "mujoco/hopper/medium-v0"]) == 0
+    assert main(["datasets", "list"]) == 0
+    assert "here  mujoco/hopper/medium-v0" in capsys.readouterr().out
+
+
+def test_a_discrete_set_with_references_of_its_own():
+    buffers = stored("mine/cartpole-v3", "CartPole-v1", ref_min_score=20.0, ref_max_score=500.0)
+    dataset = load("mine/cartpole-v3")
+    assert (dataset.task.reference_min, dataset.task.reference_max) == (20.0, 500.0)
+    assert dataset.task.reference_source == "Minari"
+    assert dataset.transitions.action.tolist() == [action for b in buffers for action in b.actions]
+    assert dataset.version == "v3"
+
+
+def test_other_spaces_are_laid_out_as_the_environment_is():
+    options = {"observation_space": gymnasium.spaces.Discrete(16)}
+    stored("mine/lake-v0", "FrozenLake-v1", **options)
+    dataset = load("mine/lake-v0")
+    environment = make("FrozenLake-v1")
+    assert dataset.task.obs_dim == environment.observation_space.shape[0] == 16
+    first, _ = environment.reset(seed=0)
+    np.testing.assert_array_equal(dataset.transitions.obs[0].numpy(), first)
+
+
+def test_a_set_is_read_again_when_it_has_changed(capsys):
+    stored("mine/cartpole-v0", "CartPole-v1")
+    before = load("mine/cartpole-v0")
+    minari.load_dataset("mine/cartpole-v0").update_dataset_from_buffer(
+        [
+            EpisodeBuffer(
+                None,
+                None,
+                None,
+                *[
+                    getattr(collect("CartPole-v1", (5,))[0], name)
+                    for name in ("observations", "actions", "rewards", "terminations", "truncations", "infos")
+                ],
+            )
+        ]
+    )
+    assert len(load("mine/cartpole-v0")) == len(before) + 5
+    assert "another source" in capsys.readouterr().err
+
+
+def test_observations_that_do_not_fit_the_steps_are_refused(tmp_path):
+    buffers = collect("CartPole-v1")
+    buffers[0].observations.pop()
+    minari.create_dataset_from_buffers("mine/short-v0", buffers, env="CartPole-v1", data_format="hdf5")
+    with pytest.raises(UserError, match="observations for"):
+        load("mine/short-v0")
+    assert check("mine/short-v0").exit_code == 2
+
+
+@pytest.mark.parametrize("harm", ["metadata", "data", "json", "link"])
+def test_a_damaged_set_is_a_clean_error(tmp_path, harm, capsys):
+    stored("mine/cartpole-v0", "CartPole-v1")
+    data = minari_store.find("mine/cartpole-v0") / "data"
+    if harm == "link":
+        import h5py
+
+        with h5py.File(data / "main_data.hdf5", "a") as file:
+            del file["episode_0/rewards"]
+            file["episode_0/rewards"] = h5py.ExternalLink("/etc/passwd", "/x")
+    else:
+        texts = {
+            "metadata": ("metadata.json", "{"),
+            "json": ("metadata.json", "[]"),
+            "data": ("main_data.hdf5", "x"),
+        }
+        name, text = texts[harm]
+        (data / name).write_text(text)
+    assert main(["datasets", "show", "mine/cartpole-v0"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("ends", AWKWARD.values(), ids=AWKWARD)
+@pytest.mark.parametrize("layout", ["v0", "v0-old", "v1-replay", "v2"])
+def test_a_d4rl_file_passes_through_minari_without_loss(tmp_path, layout, ends):
+    data = arrays(layout, ends=ends)
+    assert_round_trip(write(tmp_path / "hopper_medium.hdf5", data))
+
+
+def assert_round_trip(path):
+    identifier = convert(str(path), "minari")
+    original, converted = load(path), load(identifier)
+    assert converted.sha256 == original.sha256
+    assert (converted.origin, converted.version, converted.task) == (
+        original.origin,
+        original.version,
+        original.task,
+    )
+    np.testing.assert_array_equal(converted.episode_returns, original.episode_returns)
+    before, after = read(path), read(convert(identifier, "d4rl"))
+    assert set(before) == set(after)
+    for key, value in before.items():
+        assert np.asarray(value).dtype == np.asarray(after[key]).dtype, key
+        assert np.shape(value) == np.shape(after[key]), key
+        assert np.asarray(value).tobytes() == np.asarray(after[key]).tobytes(), key
+    for episode in minari.MinariDataset(minari_store.find(identifier) / "data").iterate_episodes():
+        assert len(episode.observations) == len(episode.rewards) + 1
+        assert episode.terminations[-1] or episode.truncations[-1]
+
+
+def test_genuine_excerpts_pass_through_minari_without_loss(shared):
+    for file in sorted((shared / "d4rl" / "excerpts").glob("*.hdf5")):
+        assert_round_trip(file)
+
+
+def test_a_minari_set_passes_through_d4rls_layout(tmp_path):
+    buffers = stored("mujoco/hopper/medium-v0", "Hopper-v5")
+    path = convert("mujoco/hopper/medium-v0", "d4rl")
+    data = read(path)
+    np.testing.assert_array_equal(
+        data["next_observations"], np.concatenate([np.array(b.observations[1:]) for b in buffers])
+    )
+    dataset = load(path)
+    assert dataset.task.env_id == "Hopper-v5"  # noted in the file, not guessed from its name
+    assert dataset.version is None
+    assert len(dataset) == sum(len(b.rewards) - (not b.terminations[-1]) for b in buffers) - (
+        1 if buffers[-1].terminations[-1] else 0
+    )
+
+
+def test_converting_does_not_overwrite(tmp_path, capsys):
+    path = str(write(tmp_path / "hopper_x.hdf5", arrays()))
+    assert main(["datasets", "convert", path, "--format", "minari"]) == 0
+    assert capsys.readouterr().out.strip() == "d4rl-files/hopper_x-v0"
+    assert main(["datasets", "convert", path, "--format", "minari"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main(["datasets", "convert", path, "--format", "minari", "--force"]) == 0
+    assert main(["datasets", "convert", path, "--format", "d4rl"]) == 2
+
+
+def test_v0_v2_and_minari_are_never_mistaken_for_one_another(tmp_path):
+    stored("hopper-medium-v2", "Hopper-v5")  # a Minari set under D4RL's name
+    with pytest.raises(UserError, match="datasets fetch hopper-medium-v2"):
+        load("hopper-medium-v2")
+
+
+def test_a_built_set_is_a_minari_set_of_ours(monkeypatch):
+    from offline_gntd.datasets import discrete
+
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((40, 11)).astype(np.float32)
+    rows[:, 4], rows[:, -1] = rng.integers(2, size=40), 0
+    rows[:-1, 6:10] = rows[1:, :4]
+    discrete.store("cartpole-replay", discrete.TASKS["cartpole"], rows, np.array([25, 40]), {"seed": 0})
+    dataset = load("cartpole-replay")
+    assert (dataset.origin, dataset.name, len(dataset)) == ("built", "cartpole-replay", 40)
+    assert dataset.provenance == {"seed": 0}
+    np.testing.assert_array_equal(dataset.rows[:24].numpy(), rows[:24])
+    assert dataset.episode_lengths.tolist() == [25, 15]
+    metadata = json.loads((discrete.path("cartpole-replay") / "data" / "metadata.json").read_text())
+    assert metadata["dataset_id"] == "cartpole-replay-v0"
+
+
+def test_offline_a_remote_set_is_one_clear_line(monkeypatch):
+    from offline_gntd.datasets import exchange
+
+    monkeypatch.setattr(exchange, "REMOTES", {"hf": "http://127.0.0.1:9"})
+    with pytest.raises(UserError, match=r"does not answer .* put it in"):
+        fetch("mujoco/hopper/medium-v0")
+
+
+def test_actions_are_clipped_to_what_the_environment_takes(capfd):
+    import torch
+
+    task = load(arrays("v2", "halfcheetah"), env="halfcheetah").task
+    evaluator = Evaluator(task, [0], 1)
+    returns = [
+        evaluator.returns(lambda obs, size=size: torch.full((1, 1, 6), size), key=0)[0, 0]
+        for size in (1.0, 50.0)
+    ]
+    evaluator.close()
+    assert returns[0] == returns[1]
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
