@@ -55,6 +55,7 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
     assert shipped.evaluations["score"].tolist() == pytest.approx(before.evaluations["score"].tolist())
     assert shipped.runs["config"].tolist() == before.runs["config"].tolist()
     assert not grid.plan(STUDY)[1]
+    assert experiments.find("study") == STUDY  # as it was run, though nothing but the results is left
 
 
 def test_runs_of_other_settings_are_stale_and_redone_only_when_asked(small_dataset):

@@ -12,6 +12,7 @@ from offline_gntd.configuration import digest, to_dict
 from offline_gntd.datasets.names import results_name
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.files import home, read_json, write_json
+from offline_gntd.runs import results
 
 
 @dataclass(frozen=True)
@@ -151,13 +152,28 @@ def stored_path(name: str) -> Path:
 
 
 def find(name: str) -> Experiment:
-    """An experiment as it was last run here, else as shipped or built in."""
+    """An experiment as it was last run here, else as its shipped results were run, else as built in."""
     if stored_path(name).exists():
         return Experiment.from_dict(read_json(stored_path(name)))
-    if name in BUILT_IN:
-        return BUILT_IN[name]
+    built_in, shipped = BUILT_IN.get(name), results.read_shipped(name)
+    if shipped and not (
+        built_in and results.protocols(shipped.runs) == [dataclasses.asdict(built_in.protocol)]
+    ):
+        return _of_runs(name, shipped.runs.to_dict("records"))
+    if built_in:
+        return built_in
     known = {path.parent.name for path in stored_path("*").parent.parent.glob("*/experiment.json")}
     raise unknown("experiment", name, known | set(BUILT_IN))
+
+
+def _of_runs(name: str, runs: list[dict[str, Any]]) -> Experiment:
+    return Experiment(
+        name,
+        tuple(dict.fromkeys(run["dataset"] for run in runs)),
+        tuple(dict.fromkeys(run["algorithm"] for run in runs)),
+        seeds=1 + max(run["seed"] for run in runs),
+        protocol=Protocol(**runs[0]["protocol"]),
+    )
 
 
 def from_file(path: Path) -> Experiment:

@@ -39,7 +39,7 @@ def read(experiment: str) -> Results:
         return local
     if local.runs.empty:
         return shipped
-    if _protocols(local.runs) != _protocols(shipped.runs):
+    if protocols(local.runs) != protocols(shipped.runs):
         note = f"The shipped results of {experiment} follow another protocol than the runs here; left out."
         return Results(local.evaluations, local.runs, (note,))
     mine = local.finished().set_index(KEY).index
@@ -117,5 +117,7 @@ def _write_csv(path: Path, frame: pd.DataFrame) -> None:
     write_text(path, text.getvalue())
 
 
-def _protocols(runs: pd.DataFrame) -> set[str]:
-    return {json.dumps(protocol, sort_keys=True) for protocol in runs["protocol"]}
+def protocols(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Every protocol among runs, once."""
+    texts = {json.dumps(protocol, sort_keys=True) for protocol in runs["protocol"]}
+    return [json.loads(text) for text in sorted(texts)]
