@@ -16,7 +16,7 @@ from tqdm import tqdm
 from offline_gntd.datasets import Missing, load
 from offline_gntd.errors import UserError
 from offline_gntd.files import require_writable, write_text
-from offline_gntd.runs import experiments, results
+from offline_gntd.runs import experiments, fitness, results
 from offline_gntd.runs.experiments import Cell, Experiment
 from offline_gntd.runs.record import FINISHED, Record, read_description
 
@@ -82,8 +82,11 @@ def plan(experiment: Experiment, redo: bool = False) -> tuple[Outcome, list[Cell
             outcome.stale.append(cell)
         else:
             todo.append(cell)
+    needed = {
+        cell.source: load(cell.source) for cell in todo
+    }  # data that is not here is said before anything runs
     for cell in todo:
-        load(cell.source)  # data that is not here is said before anything runs
+        fitness.check(cell, needed[cell.source])
     return outcome, todo
 
 

@@ -1,0 +1,36 @@
+"""Whether an algorithm can learn from a dataset at all: said before anything runs."""
+
+import gymnasium
+import numpy as np
+
+from offline_gntd.algorithms.preset import check_actions
+from offline_gntd.datasets import Dataset
+from offline_gntd.datasets.environments import make
+from offline_gntd.errors import UserError
+from offline_gntd.runs.experiments import Cell
+
+ROOM = 1e-3  # by which stored actions may exceed their range: float32 and tanh round
+
+
+def check(cell: Cell, dataset: Dataset) -> None:
+    """Refuse the wrong kind of actions, and continuous ones in another range than the policies' [−1, 1]."""
+    check_actions(cell.config, dataset.task)
+    if dataset.task.discrete:
+        return
+    environment = make(dataset.task.env_id, **dataset.task.env_options)
+    space = environment.action_space
+    environment.close()
+    if (
+        not isinstance(space, gymnasium.spaces.Box)
+        or np.abs(space.high - 1).max() + np.abs(space.low + 1).max() > 0
+    ):
+        raise UserError(
+            f"{dataset.task.env_id} takes actions from {np.min(space.low):g} to {np.max(space.high):g}; "
+            f"the algorithms for continuous actions act from −1 to 1"
+        )
+    largest = float(dataset.transitions.action.abs().max())
+    if largest > 1 + ROOM:
+        raise UserError(
+            f"the actions of {dataset.name} reach {largest:g}, beyond the range of {dataset.task.env_id}, "
+            f"−1 to 1; see: offline-gntd datasets check {dataset.source}"
+        )

@@ -1,0 +1,47 @@
+"""What cannot be learned from is refused before anything runs."""
+
+import numpy as np
+import pytest
+
+from offline_gntd.datasets import load
+from offline_gntd.errors import UserError
+from offline_gntd.runs import fitness
+from offline_gntd.runs.experiments import Cell, Protocol
+
+
+def hopper(actions=0.5, env="hopper", obs_dim=11, action_dim=3):
+    rng = np.random.default_rng(0)
+    return load(
+        {
+            "observations": rng.normal(size=(20, obs_dim)).astype(np.float32),
+            "actions": np.full((20, action_dim), actions, np.float32),
+            "rewards": rng.normal(size=20).astype(np.float32),
+            "terminals": np.zeros(20, bool),
+            "timeouts": np.zeros(20, bool),
+        },
+        env=env,
+    )
+
+
+def cell(algorithm):
+    return Cell("study", "hopper", algorithm, (0,), Protocol())
+
+
+def test_a_sound_dataset_passes():
+    fitness.check(cell("td3_bc"), hopper())
+    fitness.check(cell("td3_bc"), hopper(actions=1.0))
+
+
+def test_the_wrong_kind_of_actions():
+    with pytest.raises(UserError, match="discrete"):
+        fitness.check(cell("dqn"), hopper())
+
+
+def test_actions_beyond_the_environment_s_range():
+    with pytest.raises(UserError, match=r"reach 1\.5, beyond the range of Hopper-v4"):
+        fitness.check(cell("td3_bc"), hopper(actions=1.5))
+
+
+def test_an_environment_of_another_range():
+    with pytest.raises(UserError, match="Pendulum-v1 takes actions from -2 to 2"):
+        fitness.check(cell("bc"), hopper(env="Pendulum-v1", obs_dim=3, action_dim=1))
