@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         "failed": outcome.failed,
         "stale": outcome.stale,
     }
-    print(", ".join(f"{len(cells)} {state}" for state, cells in counts.items() if cells) or "nothing to do")
+    print(", ".join(f"{len(cells)} {state}" for state, cells in counts.items() if cells) or "nothing done")
     if outcome.stale:
         print(
             f"stale: finished under other settings or data, e.g. {outcome.stale[0]}; --redo runs them again",

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -144,7 +145,7 @@ def _settle(future: Future, cell: Cell, outcome: Outcome, bar: tqdm) -> None:
         outcome.stopped = True
     else:
         outcome.failed.append(cell)
-        bar.write(f"failed: {cell}: {result}")
+        bar.write(f"failed: {cell}: {result}", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -157,7 +158,7 @@ def _interrupts(stop, bar: tqdm) -> Iterator[None]:
                 child.kill()
             raise KeyboardInterrupt
         stop.set()
-        bar.write("stopping: the runs write their checkpoints; Ctrl-C again to stop now")
+        bar.write("stopping: the runs write their checkpoints; Ctrl-C again to stop now", file=sys.stderr)
 
     before = signal.signal(signal.SIGINT, interrupted)
     try:

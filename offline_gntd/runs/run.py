@@ -62,6 +62,8 @@ class Run:
                 report(self.step, self._evaluate())
             if stopping():
                 self.save()
+                for record in self.records:
+                    record.describe(status="stopped")
                 raise Stopped
             if time.monotonic() - last_checkpoint > checkpoint_seconds:
                 self.save()
