@@ -83,9 +83,8 @@ def plan(experiment: Experiment, redo: bool = False) -> tuple[Outcome, list[Cell
             outcome.stale.append(cell)
         else:
             todo.append(cell)
-    needed = {
-        cell.source: load(cell.source) for cell in todo
-    }  # data that is not here is said before anything runs
+    # data that is missing or unfit is said before anything runs
+    needed = {cell.source: load(cell.source) for cell in todo}
     for cell in todo:
         fitness.check(cell, needed[cell.source])
     return outcome, todo

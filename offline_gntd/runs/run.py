@@ -119,6 +119,7 @@ class Run:
                     "return": mean,
                     "return_std": float(returns[i].std()),
                     "score": score,
+                    "score_std": self.dataset.task.score_spread(float(returns[i].std())),
                     "returns": " ".join(f"{value:g}" for value in returns[i]),
                 }
                 | self.timing
