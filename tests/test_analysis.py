@@ -94,6 +94,13 @@ def test_table1_by_hand(study):
         assert words in table.caption
 
 
+def test_a_time_that_fewer_seeds_reached_is_not_the_best(study):
+    write_run(study, "td", 0, [500, 20], [5.0, 7.0])  # one seed of two, after one second
+    td, dqn = bellman.table(select("study")).rows
+    assert (td[4], td[5].text) == (Cell("1.00"), "1/2")
+    assert (dqn[4], dqn[5].text) == (Cell("1.50", bold=True), "2/2")
+
+
 def test_scores_by_hand(study):
     table = scores.table(select("study"))
     assert [cell.text for cell in table.rows[0]] == ["cartpole-replay", "5.0 ± 1.4 †1", "80.0 ± 28.3"]
