@@ -33,11 +33,6 @@ class KFAC:
             raise ValueError(f"split must be 'even' or 'trace', not {self.split!r}")
 
 
-def second_moment(x: Tensor) -> Tensor:
-    """E[x xᵀ] over the samples of x [..., batch, n]."""
-    return x.mT @ x / x.shape[-2]
-
-
 def damped_inverse(factor: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
     """(factor + damping I)⁻¹ for factor [..., n, n] and damping [...], and where it could be had [...].
 

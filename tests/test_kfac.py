@@ -6,8 +6,13 @@ from conftest import seeded
 
 from offline_gntd.critic import Critic
 from offline_gntd.gauss_newton import dense_direction, gauss_newton_weights, jacobian
-from offline_gntd.kfac import KFAC, KroneckerFactors, damped_inverse, second_moment
+from offline_gntd.kfac import KFAC, KroneckerFactors, damped_inverse
 from offline_gntd.networks import MLP, Tape
+
+
+def second_moment(x):
+    """E[x xᵀ] over the samples of x [..., batch, n]."""
+    return x.mT @ x / x.shape[-2]
 
 
 def recorded_tape(widths, batch, stack=(2,), seed=0, positive=False):
