@@ -10,7 +10,7 @@ from offline_gntd.transitions import Transitions
 
 def target(batch: Transitions, next_value: Tensor, discount: float) -> Tensor:
     """r + γ(1 − terminated) Q(s′, ·) [seeds, batch]."""
-    return batch.reward + discount * (1 - batch.terminated) * next_value
+    return torch.addcmul(batch.reward, 1 - batch.terminated, next_value, value=discount)
 
 
 def measure(

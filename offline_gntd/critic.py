@@ -1,5 +1,7 @@
 """A value network and the one step by which every algorithm moves it: semi-gradient or Gauss-Newton."""
 
+import time
+
 import torch
 from torch import Tensor
 
@@ -26,26 +28,28 @@ class Critic(Learner):
         exact_damping: float | None = None,
     ):
         super().__init__(network, batch, learning_rate, optimiser_name)
-        self.curvature = KroneckerFactors(kfac, self.tape) if kfac else None
+        self.curvature = KroneckerFactors(kfac, self.gradient) if kfac else None
         self.exact_damping = exact_damping
         self.step_ratio = network.flat.new_zeros(network.stack[0])  # ‖d‖ / ‖gradient‖, when last looked at
+        self.curvature_seconds = 0.0  # of this process, spent on renewing and applying the curvature
 
-    def descend(self, output_signal: Tensor | float, residual: Tensor, more: Tensor | None = None) -> None:
-        """Take one step after `forward`: output_signal = ∂Q/∂output [*stack, batch, fan_out] picks what Q is,
-        residual δ [*stack, batch] is what it is off by.
+    def descend(
+        self, weight: Tensor, output_signal: Tensor | None = None, more: Tensor | None = None
+    ) -> None:
+        """Take one step after `forward`, along Σ_i weight_i ∇Q_i for weight [*stack, batch] (δ / batch, say).
 
+        output_signal = ∂Q/∂output [*stack, batch, fan_out] picks what Q is; without it, the one output.
         `more` is the flat gradient of what else the loss holds. It is preconditioned with the rest, by the
         curvature of the batch gone `forward`.
         """
-        tape, weight = self.tape, residual / self.tape.batch
-        if self.curvature is None and self.exact_damping is None:
-            tape.backward(output_signal * weight[..., None])  # nobody asks for q itself
-            tape.gradient(None, out=self.step_layers)
+        if self.exact_damping is None and not (self.curvature and self.curvature.due):
+            signal = weight[..., None]  # with the weights in it: nobody asks for q itself
+            self.backward(signal if output_signal is None else signal * output_signal)
         else:
-            tape.backward(output_signal)
+            self.tape.backward(1.0 if output_signal is None else output_signal)
             if self.exact_damping is not None:
-                weight = gauss_newton_weights(tape, weight, self.exact_damping)
-            tape.gradient(weight, out=self.step_layers)
+                weight = gauss_newton_weights(self.tape, weight, self.exact_damping)
+            self.gradient(weight)
         if more is not None:
             self.flat_step += more
         if self.curvature:
@@ -53,11 +57,13 @@ class Critic(Learner):
         self.step()
 
     def _precondition(self) -> None:
-        renewed = self.curvature.refresh(self.tape)
+        began = time.perf_counter()
+        renewed = self.curvature.refresh()
         gradient_norm = self._step_norm() if renewed else None
-        self.curvature.precondition(self.step_layers)
+        self.curvature.precondition()
         if renewed:  # a diagnostic, not worth its time at every update
             torch.div(self._step_norm(), gradient_norm, out=self.step_ratio)
+        self.curvature_seconds += time.perf_counter() - began
 
     def _step_norm(self) -> Tensor:
         return self.flat_step.flatten(1).norm(dim=1)

@@ -4,13 +4,22 @@ P = E[p̄ p̄ᵀ] of a layer's input and G = E[q qᵀ] of its output (the paper'
 layer l is d_l = (P + √ω I)⁻¹ · gradient · (G + √ω I)⁻¹.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from offline_gntd.networks import Tape, product
+from offline_gntd.networks import Gradient
+from offline_gntd.products import (
+    NARROW,
+    aligned,
+    average_second_moment,
+    damped_inverse,
+    damped_root,
+    product,
+    solution,
+)
 
 
 @dataclass(frozen=True)
@@ -33,17 +42,6 @@ class KFAC:
             raise ValueError(f"split must be 'even' or 'trace', not {self.split!r}")
 
 
-def damped_inverse(factor: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
-    """(factor + damping I)⁻¹ for factor [..., n, n] and damping [...], and where it could be had [...].
-
-    Where it could not, the inverse given is that of the identity, and nothing is raised.
-    """
-    eye = torch.eye(factor.shape[-1], device=factor.device)
-    cholesky, info = torch.linalg.cholesky_ex(factor + damping[..., None, None] * eye)
-    sound = (info == 0) & cholesky.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
-    return torch.cholesky_inverse(torch.where(sound[..., None, None], cholesky, eye)), sound
-
-
 def mean_eigenvalue(factor: Tensor) -> Tensor:
     return factor.diagonal(dim1=-2, dim2=-1).mean(-1)
 
@@ -51,55 +49,61 @@ def mean_eigenvalue(factor: Tensor) -> Tensor:
 class KroneckerFactors:
     """The factors and inverses of every layer of a stack: what K-FAC remembers between updates.
 
-    A factorisation that fails keeps the last sound inverse and multiplies that network's damping by 10;
-    every sound one lets it fall back by a tenth. No update waits for that to be read.
+    Where a factor cannot be inverted, its damping alone is, and that layer's damping is multiplied by 10;
+    every sound inverse lets it fall back by a tenth. No update on a device waits for that to be read.
+
+    A layer of few outputs is solved for, not multiplied: its `P_inverse` is the Cholesky factor.
     """
 
-    def __init__(self, config: KFAC, tape: Tape):
-        self.config, self.stack = config, tape.network.stack
+    def __init__(self, config: KFAC, gradient: Gradient):
+        self.config, self.tape, tape = config, gradient.tape, gradient.tape
         self.updates = torch.zeros((), dtype=torch.int64)  # on the CPU: reading it never waits for a device
-        self.P = [p.new_zeros(p.shape[0], p.shape[-1], p.shape[-1]) for p in tape.inputs]
-        self.G = [q.new_zeros(q.shape[0], q.shape[-1], q.shape[-1]) for q in tape.signals]
-        self.P_inverse = [torch.zeros_like(P) for P in self.P]
-        self.G_inverse = [torch.zeros_like(G) for G in self.G]
-        self.boost = tape.output.new_ones(tape.output.shape[0], len(self.P))  # [networks, layers]
+        self.P, self.G = _squares(tape.inputs), _squares(tape.signals)
+        self.P_inverse, self.G_inverse = _squares(tape.inputs), _squares(tape.signals)
+        self.boost = tape.output.new_ones(tape.networks, len(self.P))  # [networks, layers]
         self.failures = torch.zeros_like(self.boost)
-        self.half_steps = [torch.empty_like(w) for w in tape.weights]
+        self._products = []
+        for layer, P, G in zip(gradient.layers, self.P_inverse, self.G_inverse, strict=True):
+            half = aligned(layer, *layer.shape)
+            times_P = solution if _is_solved(layer) else product
+            self._products += [times_P(P, layer, out=half), product(half, G, out=layer)]
 
-    def refresh(self, tape: Tape) -> bool:
+    @property
+    def due(self) -> bool:
+        """Whether the next refresh takes in the tape's batch."""
+        return int(self.updates) % self.config.factor_every == 0
+
+    def refresh(self) -> bool:
         """Take in the tape's batch, as far as this update is one that refreshes; whether inverses are new."""
         count = int(self.updates)
-        if count % self.config.factor_every == 0:
-            self._average(tape, first=count == 0)
+        if self.due:
+            self._average(first=count == 0)
         renewed = count % self.config.inverse_every == 0
         if renewed:
-            self._invert(first=count == 0)
+            self._invert()
         self.updates += 1
         return renewed
 
-    def _average(self, tape: Tape, first: bool) -> None:
+    def _average(self, first: bool) -> None:
         eta = self.config.momentum
-        for P, p in zip(self.P, tape.inputs, strict=True):
-            _accumulate(P, p, 1.0 if first else eta)
-        for G, q in zip(self.G, tape.signals, strict=True):
-            _accumulate(G, q, eta if self.config.average_G and not first else 1.0)
+        for P, p in zip(self.P, self.tape.inputs, strict=True):
+            average_second_moment(P, p, 1.0 if first else eta)
+        for G, q in zip(self.G, self.tape.signals, strict=True):
+            average_second_moment(G, q, eta if self.config.average_G and not first else 1.0)
 
-    def _invert(self, first: bool) -> None:
-        for l, (P, G) in enumerate(zip(self.P, self.G, strict=True)):
-            damping = self.config.damping * self.boost[:, l]
+    def _invert(self) -> None:
+        for l, (P, G, damping) in enumerate(self._layers()):
             on_P, on_G = self._split(P, G, damping)
-            P_inverse, P_sound = damped_inverse(P, on_P)
-            G_inverse, G_sound = damped_inverse(G, on_G)
-            sound = P_sound & G_sound
-            if first:  # with nothing to fall back on, the damping alone
-                for inverse in (self.P_inverse[l], self.G_inverse[l]):
-                    inverse.zero_().diagonal(dim1=-2, dim2=-1).fill_(self.config.damping**-0.5)
-            keep = sound[:, None, None]
-            self.P_inverse[l].copy_(torch.where(keep, P_inverse, self.P_inverse[l]))
-            self.G_inverse[l].copy_(torch.where(keep, G_inverse, self.G_inverse[l]))
+            invert_P = damped_root if _is_solved(self.tape.weights[l]) else damped_inverse
+            sound = invert_P(P, on_P, out=self.P_inverse[l])
+            sound &= damped_inverse(G, on_G, out=self.G_inverse[l])
             self.failures[:, l] += ~sound
             self.boost[:, l] *= torch.where(sound, 0.9, 10.0)
         self.boost.clamp_(1, 1e12)
+
+    def _layers(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """P, G and the damping in force of every layer."""
+        return zip(self.P, self.G, (self.config.damping * self.boost).unbind(-1), strict=True)
 
     def _split(self, P: Tensor, G: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
         root = damping.sqrt()
@@ -109,21 +113,16 @@ class KroneckerFactors:
         pi = (mean_eigenvalue(P) / mean_eigenvalue(G).clamp_min(1e-12)).clamp(1e-6, 1e6).sqrt()
         return root * pi, root / pi
 
-    def precondition(self, gradients: Sequence[Tensor]) -> None:
-        """Turn every layer's gradient [*stack, fan_in + 1, fan_out] into d_l, in place."""
-        for gradient, P, G, half in zip(
-            gradients, self.P_inverse, self.G_inverse, self.half_steps, strict=True
-        ):
-            gradient = gradient.flatten(0, -3)
-            product(P, gradient, out=half)
-            product(half, G, out=gradient)
+    def precondition(self) -> None:
+        """Turn every layer's gradient into d_l, in place."""
+        for multiply in self._products:
+            multiply()
 
     def diagnostics(self) -> dict[str, Tensor]:
         """Per seed: the worst condition of a damped factor, the largest damping in force, failures so far."""
         conditions = []
-        for l, (P, G) in enumerate(zip(self.P, self.G, strict=True)):
-            dampings = self._split(P, G, self.config.damping * self.boost[:, l])
-            for factor, damping in zip((P, G), dampings, strict=True):
+        for P, G, on_layer in self._layers():
+            for factor, damping in zip((P, G), self._split(P, G, on_layer), strict=True):
                 spectrum = torch.linalg.eigvalsh(torch.nan_to_num(factor, posinf=0, neginf=0))
                 conditions.append((spectrum[:, -1] + damping) / (spectrum[:, 0].clamp_min(0) + damping))
         return {
@@ -134,16 +133,20 @@ class KroneckerFactors:
 
     def _per_seed(self, values: Tensor) -> Tensor:
         """[networks, n] -> [seeds, the rest]"""
-        return values.reshape(self.stack[0], -1)
+        return values.reshape(self.tape.network.stack[0], -1)
 
     def tensors(self) -> dict[str, Tensor]:
         state = {"boost": self.boost, "failures": self.failures}
         for name in ("P", "G", "P_inverse", "G_inverse"):
             state |= {f"{name}.{l}": tensor for l, tensor in enumerate(getattr(self, name))}
-        by_seed = {name: tensor.unflatten(0, self.stack) for name, tensor in state.items()}
+        by_seed = {name: tensor.unflatten(0, self.tape.network.stack) for name, tensor in state.items()}
         return by_seed | {"updates": self.updates}
 
 
-def _accumulate(factor: Tensor, x: Tensor, weight: float) -> None:
-    """factor ← (1 − weight) factor + weight E[x xᵀ]."""
-    torch.baddbmm(factor, x.mT, x, beta=1 - weight, alpha=weight / x.shape[-2], out=factor)
+def _squares(likes: Sequence[Tensor]) -> list[Tensor]:
+    """A square matrix [networks, n, n] for each x [networks, batch, n]."""
+    return [x.new_zeros(len(x), x.shape[-1], x.shape[-1]) for x in likes]
+
+
+def _is_solved(layer: Tensor) -> bool:
+    return layer.shape[-1] < NARROW

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from offline_gntd.networks import MLP, Tape
+from offline_gntd.networks import MLP, Gradient, Tape
 from offline_gntd.optimisers import optimiser
 
 
@@ -15,7 +15,7 @@ class Learner:
         self.tape = Tape(network, batch)
         self.optimiser = optimiser(optimiser_name, network.flat, learning_rate)
         self.flat_step = torch.zeros_like(network.flat)
-        self.step_layers = network.views(self.flat_step)
+        self.gradient = Gradient(self.tape, self.flat_step)
 
     def forward(self, *parts: Tensor) -> Tensor:
         """The outputs [*stack, batch, fan_out] for the inputs' parts, kept for a backward pass."""
@@ -24,7 +24,7 @@ class Learner:
     def backward(self, signal: Tensor) -> None:
         """From ∂loss/∂output [*stack, batch, fan_out], with the batch's mean in it, to the gradient."""
         self.tape.backward(signal)
-        self.tape.gradient(None, out=self.step_layers)
+        self.gradient()
 
     def step(self) -> None:
         self.optimiser.step(self.flat_step)

@@ -7,12 +7,15 @@ over the stack, so the networks of a stack never see one another. The buffer is 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from offline_gntd.products import aligned, product
 
 
 class MLP:
@@ -75,73 +78,99 @@ class Tape:
         self.network, self.batch = network, batch
         self.weights = [layer.flatten(0, -3) for layer in network.layers]
         self.networks = math.prod(network.stack)
-        self.inputs = [self._buffer(w.shape[-2]).fill_(1) for w in self.weights]
+        self.inputs = [
+            aligned(network.flat, self.networks, batch, w.shape[-2]).fill_(1) for w in self.weights
+        ]
         self.hidden = [p[..., :-1] for p in self.inputs]  # without the constant 1
         self.output = self._buffer(network.widths[-1])
-        self.shape = (*network.stack, batch)
+        self._x, self._y = self._stacked(self.hidden[0]), self._stacked(self.output)
+        self._layers = [
+            product(p, w, out=h)
+            for p, w, h in zip(self.inputs, self.weights, [*self.hidden[1:], self.output], strict=True)
+        ]
 
     def _buffer(self, width: int) -> Tensor:
         return self.network.flat.new_empty(self.networks, self.batch, width)
+
+    def _stacked(self, x: Tensor) -> Tensor:
+        """[networks, …] seen as [*stack, …]."""
+        return x.view(*self.network.stack, *x.shape[1:])
 
     @cached_property
     def signals(self) -> list[Tensor]:  # a tape that only goes forward never makes them
         return [self._buffer(w.shape[-1]) for w in self.weights]
 
     @cached_property
-    def scaled(self) -> list[Tensor]:
-        return [torch.empty_like(q) for q in self.signals]
+    def _top(self) -> Tensor:
+        return self._stacked(self.signals[-1])
+
+    @cached_property
+    def _layers_back(self) -> list[Callable[[], Any]]:
+        """From each layer's signal to the one below, the first layer's left out."""
+        return [
+            product(q, w[:, :-1].mT, out=below)
+            for q, w, below in zip(self.signals[1:], self.weights[1:], self.signals[:-1], strict=True)
+        ]
 
     def forward(self, *parts: Tensor) -> Tensor:
         """The outputs [*stack, batch, fan_out] for parts [*stack or broadcastable, batch, n] side by side."""
-        x, start = self.hidden[0].view(*self.shape, -1), 0
+        start = 0
         for part in parts:
-            x[..., start : start + part.shape[-1]].copy_(part)
-            start += part.shape[-1]
-        for p, w, hidden in zip(self.inputs, self.weights, self.hidden[1:], strict=False):
-            product(p, w, out=hidden).relu_()
-        return product(self.inputs[-1], self.weights[-1], out=self.output).view(*self.shape, -1)
+            end = start + part.shape[-1]
+            self._x[..., start:end] = part
+            start = end
+        for layer, hidden in zip(self._layers, self.hidden[1:], strict=False):
+            layer()
+            hidden.clamp_min_(0)  # ReLU
+        self._layers[-1]()
+        return self._y
 
     def backward(self, output_signal: Tensor | float) -> None:
         """Carry ∂/∂output [*stack, batch, fan_out] back to every layer's q_l.
 
         Samples are independent, so each row of q_l is that sample's own derivative.
         """
-        top = self.signals[-1].view(*self.shape, -1)
-        top.copy_(output_signal) if isinstance(output_signal, Tensor) else top.fill_(output_signal)
-        for l in range(len(self.weights) - 1, 0, -1):
-            below = self.signals[l - 1]
-            product(self.signals[l], self.weights[l][:, :-1].mT, out=below)
+        self._top[...] = output_signal
+        for l in range(len(self.weights) - 2, -1, -1):
+            self._layers_back[l]()
             # ReLU's derivative: passes where the unit's output is positive
-            torch.ops.aten.threshold_backward.grad_input(below, self.hidden[l], 0, grad_input=below)
+            q = self.signals[l]
+            torch.ops.aten.threshold_backward.grad_input(q, self.hidden[l + 1], 0, grad_input=q)
 
     def input_signal(self, start: int = 0) -> Tensor:
         """∂/∂x of the last backward pass, for the inputs from column `start` on: [*stack, batch, n]."""
-        return (self.signals[0] @ self.weights[0][:, start:-1].mT).view(*self.shape, -1)
+        return self._stacked((self.weights[0][:, start:-1] @ self.signals[0].mT).mT)
 
-    def gradient(self, weight: Tensor | None, out: Sequence[Tensor]) -> None:
-        """Σ_i weight_i ∂output_i/∂θ_l of every layer, i.e. p̄ᵀ(weight ⊙ q), for weight [*stack, batch].
 
-        None: the weights were in the signal carried back already.
-        """
-        signals = self.signals
+class Gradient:
+    """Σ_i weight_i ∂output_i/∂θ_l of every layer, p̄ᵀ(weight ⊙ q), into a buffer like the network's."""
+
+    def __init__(self, tape: Tape, flat: Tensor):
+        self.tape = tape
+        self.layers = [layer.flatten(0, -3) for layer in tape.network.views(flat)]  # [networks, …, fan_out]
+        self._products = self._into_layers(tape.signals)
+
+    def _into_layers(self, signals: Sequence[Tensor]) -> list[Callable[[], Any]]:
+        return [
+            product(p.mT, q, out=layer)
+            for p, q, layer in zip(self.tape.inputs, signals, self.layers, strict=True)
+        ]
+
+    @cached_property
+    def _scaled(self) -> list[Tensor]:
+        return [torch.empty_like(q) for q in self.tape.signals]
+
+    @cached_property
+    def _scaled_products(self) -> list[Callable[[], Any]]:
+        return self._into_layers(self._scaled)
+
+    def __call__(self, weight: Tensor | None = None) -> None:
+        """After a backward pass, for weight [*stack, batch]; none: it was in the signal carried back."""
+        products = self._products
         if weight is not None:
-            weight = weight.reshape(-1, self.batch, 1)
-            signals = [torch.mul(q, weight, out=s) for q, s in zip(signals, self.scaled, strict=True)]
-        for p, q, gradient in zip(self.inputs, signals, out, strict=True):
-            product(p.mT, q, out=gradient.flatten(0, -3))
-
-
-NARROW = 16  # columns; below that the product's transpose is several times faster
-
-
-def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    """torch.bmm, but for the shapes that are slow there on a CPU: outer products, one column, few columns."""
-    if a.shape[-1] == 1:
-        return torch.mul(a, b, out=out)
-    if b.shape[-1] == 1 and not a.is_cuda:
-        for matrix, vector, result in zip(a, b, out, strict=True):
-            torch.mv(matrix, vector[:, 0], out=result[:, 0])
-        return out
-    if b.shape[-1] < NARROW and not a.is_cuda:
-        return out.copy_(torch.bmm(b.mT.contiguous(), a.mT).mT)
-    return torch.bmm(a, b, out=out)
+            weight = weight.reshape(-1, self.tape.batch, 1)
+            for q, scaled in zip(self.tape.signals, self._scaled, strict=True):
+                torch.mul(q, weight, out=scaled)
+            products = self._scaled_products
+        for layer in products:
+            layer()

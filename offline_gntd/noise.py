@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 
-def normal(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
-    """Standard normal draws [seeds, *shape]."""
+def normal(generators: Sequence[torch.Generator], *shape: int, std: float = 1.0) -> Tensor:
+    """Normal draws of mean 0 [seeds, *shape]."""
     draws = torch.empty(len(generators), *shape, device=generators[0].device)
     for draw, generator in zip(draws, generators, strict=True):
-        draw.normal_(generator=generator)
+        draw.normal_(0, std, generator=generator)
     return draws
 
 

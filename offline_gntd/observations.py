@@ -10,7 +10,7 @@ class Normaliser:
     """(obs − mean) / (std + 1e-3) per seed; without statistics, observations are left as they are."""
 
     def __init__(self, statistics: Statistics | None, like: Tensor, seeds: int, obs_dim: int):
-        self.mean, self.scale = like.new_zeros(seeds, obs_dim), like.new_ones(seeds, obs_dim)
+        self.mean, self.scale = like.new_zeros(seeds, 1, obs_dim), like.new_ones(seeds, 1, obs_dim)
         if statistics is not None:
             mean, std = statistics
             self.mean.copy_(mean)
@@ -18,7 +18,7 @@ class Normaliser:
 
     def __call__(self, obs: Tensor) -> Tensor:
         """For obs [seeds or 1, n, obs_dim]."""
-        return (obs - self.mean[:, None]).div_(self.scale[:, None])
+        return (obs - self.mean).div_(self.scale)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "scale": self.scale}

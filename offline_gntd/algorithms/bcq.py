@@ -119,7 +119,7 @@ class BCQAgent:
         target = bellman.target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
         value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
         residual = value - target[:, None]
-        self.critic.descend(1.0, 2 * residual)  # 2: the derivative of the squared error
+        self.critic.descend(residual * (2 / self.config.batch_size))  # 2: the derivative of the square
         metrics = {"loss": residual.square().mean((-2, -1)), "value": value.mean((-2, -1))}
         self._improve(obs)
         self.target_actor.follow(self.config.target_rate)

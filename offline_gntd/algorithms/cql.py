@@ -17,7 +17,7 @@ from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
 from offline_gntd.critic import Critic
 from offline_gntd.kfac import KFAC
 from offline_gntd.learner import Learner, Target, tensors_of
-from offline_gntd.networks import MLP, Tape
+from offline_gntd.networks import MLP, Gradient, Tape
 from offline_gntd.noise import normal, uniform
 from offline_gntd.observations import Normaliser, Statistics
 from offline_gntd.optimisers import Adam
@@ -80,6 +80,7 @@ class CQLAgent:
         self.sampled_values = Tape(critics, batch * 3 * config.samples)  # of the conservative term
         self.target_critic = Target(critics, batch)
         self.conservative_step = torch.zeros_like(critics.flat)
+        self.conservative_gradient = Gradient(self.sampled_values, self.conservative_step)
         self.log_temperature = critics.flat.new_zeros(seeds)
         self.temperature_optimiser = Adam(self.log_temperature, config.actor_learning_rate)
         statistics = obs_statistics if config.normalise_obs else None
@@ -121,7 +122,8 @@ class CQLAgent:
             torch.cat([next_log_densities[..., 1:], log_densities[..., 1:]], -1),
         )
         # squared error and −α Q(s, a), the conservative term's data half
-        self.critic.descend(1.0, 2 * residual - config.alpha, more=self.conservative_step)
+        weight = (2 * residual - config.alpha).div_(config.batch_size)
+        self.critic.descend(weight, more=self.conservative_step)
         self.policy.step()
         self.target_critic.follow(config.target_rate)
         self.updates += 1
@@ -166,7 +168,7 @@ class CQLAgent:
         corrected = values.view(len(obs), 2, *log_densities.shape[1:]) - log_densities[:, None]
         weight = corrected.softmax(-1).mul_(self.config.alpha / self.config.batch_size)
         self.sampled_values.backward(weight.view_as(values))
-        self.sampled_values.gradient(None, out=self.critic.network.views(self.conservative_step))
+        self.conservative_gradient()
         return corrected.logsumexp(-1)
 
     def measure(self, transitions: Transitions) -> dict[str, Tensor]:

@@ -79,10 +79,11 @@ class QLearner:
         next_value = self.target_tape.forward(batch.next_obs).amax(-1)  # [seeds, batch]
         target = bellman.target(batch, next_value, self.config.discount)
         values = self.critic.forward(batch.obs)  # [seeds, batch, actions]
-        taken = torch.nn.functional.one_hot(batch.action, self.task.action_dim)
-        value = values.gather(-1, batch.action[..., None])[..., 0]
+        action = batch.action[..., None]
+        value = values.gather(-1, action)[..., 0]
         residual = value - target
-        self.critic.descend(taken, residual)  # Q(s, a) is the output of the action taken
+        taken = torch.zeros_like(values).scatter_(-1, action, 1)  # Q(s, a) is the output of the action taken
+        self.critic.descend(residual / self.config.batch_size, taken)
         if self.config.target_rate is not None:
             self.target.flat.lerp_(self.critic.network.flat, self.config.target_rate)
         return {"loss": residual.square().mean(-1), "value": value.mean(-1)}

@@ -79,7 +79,7 @@ class TD3BCAgent:
         target = bellman.target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
         value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
         residual = value - target[:, None]
-        self.critic.descend(1.0, 2 * residual)  # 2: the derivative of the squared error
+        self.critic.descend(residual * (2 / self.config.batch_size))  # 2: the derivative of the square
         self.updates += 1
         if int(self.updates) % self.config.actor_every == 0:
             self._improve(obs, batch.action)
@@ -90,7 +90,7 @@ class TD3BCAgent:
     def _next_value(self, next_obs: Tensor) -> Tensor:
         """Clipped double Q-learning with target policy smoothing: [seeds, batch]."""
         action = self.target_actor.forward(next_obs).tanh_()
-        noise = normal(self.generators, *action.shape[1:]).mul_(self.config.policy_noise)
+        noise = normal(self.generators, *action.shape[1:], std=self.config.policy_noise)
         action += noise.clamp_(-self.config.noise_clip, self.config.noise_clip)
         return self.target_critic.forward(next_obs[:, None], action.clamp_(-1, 1)[:, None])[..., 0].amin(1)
 
