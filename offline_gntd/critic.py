@@ -71,7 +71,8 @@ class Critic(Learner):
     def diagnostics(self) -> dict[str, Tensor]:
         if not self.curvature:
             return {}
-        return self.curvature.diagnostics() | {"kfac_step_ratio": self.step_ratio}
+        seconds = torch.full_like(self.step_ratio, self.curvature_seconds)
+        return self.curvature.diagnostics() | {"kfac_step_ratio": self.step_ratio, "kfac_seconds": seconds}
 
     def tensors(self) -> dict[str, Tensor]:
         state = super().tensors()

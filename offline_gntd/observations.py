@@ -1,5 +1,6 @@
 """Observation statistics: they belong to the agent, so that a stored policy sees what it was trained on."""
 
+import torch
 from torch import Tensor
 
 Statistics = tuple[Tensor, Tensor]  # mean and standard deviation of a dataset's observations, [obs_dim] each
@@ -9,8 +10,9 @@ SMALLEST_SCALE = 1e-3  # added to the standard deviation, as in TD3+BC
 class Normaliser:
     """(obs − mean) / (std + 1e-3) per seed; without statistics, observations are left as they are."""
 
-    def __init__(self, statistics: Statistics | None, like: Tensor, seeds: int, obs_dim: int):
-        self.mean, self.scale = like.new_zeros(seeds, 1, obs_dim), like.new_ones(seeds, 1, obs_dim)
+    def __init__(self, statistics: Statistics | None, seeds: int, obs_dim: int, device: torch.device):
+        self.mean = torch.zeros(seeds, 1, obs_dim, device=device)
+        self.scale = torch.ones(seeds, 1, obs_dim, device=device)
         if statistics is not None:
             mean, std = statistics
             self.mean.copy_(mean)

@@ -27,10 +27,13 @@ def rows(cell, seed, name):
 
 def without_timing(cell, seed):
     """All that a run leaves, but for what a clock says."""
-    scores = [{k: v for k, v in row.items() if "seconds" not in k} for row in rows(cell, seed, "scores.csv")]
+    scores, metrics = (
+        [{k: v for k, v in row.items() if "seconds" not in k} for row in rows(cell, seed, name)]
+        for name in ("scores.csv", "metrics.csv")
+    )
     [checkpoint] = cell.folder(seed).glob("checkpoint-*.pt")
     state = torch.load(checkpoint, weights_only=True)["state"]
-    return scores, rows(cell, seed, "metrics.csv"), {k: v.tolist() for k, v in state.items()}
+    return scores, metrics, {k: v.tolist() for k, v in state.items()}
 
 
 def test_a_run_leaves_a_record_of_every_seed(small_dataset):

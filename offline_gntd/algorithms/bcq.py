@@ -4,22 +4,19 @@ A variational auto-encoder of the data's actions proposes candidates, a perturba
 most Φ, and the critics choose among them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from offline_gntd import bellman
-from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
-from offline_gntd.critic import Critic
+from offline_gntd.algorithms.continuous import ActorCritic, Settings
+from offline_gntd.algorithms.preset import Preset
 from offline_gntd.kfac import KFAC
 from offline_gntd.learner import Learner, Target, tensors_of
-from offline_gntd.networks import MLP, Tape
+from offline_gntd.networks import Tape
 from offline_gntd.noise import normal
-from offline_gntd.observations import Normaliser, Statistics
 from offline_gntd.policy import Policy
-from offline_gntd.tasks import Task
 from offline_gntd.transitions import Transitions
 
 LATENT_CLIP = 0.5  # latents that actions are generated from
@@ -28,7 +25,7 @@ ACTING_SEED = 0  # of the latents `act` chooses from
 
 
 @dataclass(frozen=True)
-class BCQ:
+class BCQ(Settings):
     widths: tuple[int, ...] = (400, 300)  # hidden units of critics and perturbation
     vae_widths: tuple[int, ...] = (750, 750)  # of encoder and decoder; the latent has 2 · action_dim
     batch_size: int = 100
@@ -46,49 +43,29 @@ class BCQ:
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
 
-    discrete = False  # not a field: which actions it learns
-
-    def __post_init__(self):
-        check_settings(self)
-
-    def agent(
-        self, task: Task, generators: Sequence[torch.Generator], obs_statistics: Statistics | None = None
-    ) -> "BCQAgent":
-        check_actions(self, task)
-        return BCQAgent(self, task, generators, obs_statistics)
+    def agent(self, *made_from) -> "BCQAgent":
+        return BCQAgent(self, *made_from)
 
 
-class BCQAgent:
+class BCQAgent(ActorCritic):
     """Encoder, decoder, perturbation and twin critics per seed."""
 
-    def __init__(
-        self,
-        config: BCQ,
-        task: Task,
-        generators: Sequence[torch.Generator],
-        obs_statistics: Statistics | None,
-    ):
-        self.config, self.task, self.generators = config, task, generators
-        seeds, device, batch = len(generators), generators[0].device, config.batch_size
+    def __init__(self, *made_from):
+        super().__init__(*made_from)
+        config, task, batch = self.config, self.task, self.config.batch_size
         pair, self.latent = task.obs_dim + task.action_dim, 2 * task.action_dim
-
-        def networks(stack: tuple[int, ...], *widths: int) -> MLP:
-            return MLP(widths, stack, device).initialise(generators)
-
-        encoder = networks((seeds,), pair, *config.vae_widths, 2 * self.latent)
-        decoder = networks((seeds,), task.obs_dim + self.latent, *config.vae_widths, task.action_dim)
-        actor = networks((seeds,), pair, *config.widths, task.action_dim)
-        critics = networks((seeds, 2), pair, *config.widths, 1)
+        encoder = self.networks(pair, *config.vae_widths, 2 * self.latent)
+        decoder = self.networks(task.obs_dim + self.latent, *config.vae_widths, task.action_dim)
+        actor = self.networks(pair, *config.widths, task.action_dim)
         self.encoder = Learner(encoder, batch, config.vae_learning_rate)
         self.decoder = Policy(decoder, batch, config.vae_learning_rate)
         self.actor = Policy(actor, batch, config.actor_learning_rate)
-        self.critic = Critic(critics, batch, config.critic_learning_rate, config.optimiser, config.kfac)
+        self.critic = self.twin_critics()
+        critics = self.critic.network
         self.first_critic = Tape(critics.member(0), batch)  # Q₁, which the perturbation climbs
         self.proposals = Tape(decoder, batch * config.candidates)
         self.target_actor = Target(actor, batch * config.candidates)
         self.target_critic = Target(critics, batch * config.candidates)
-        statistics = obs_statistics if config.normalise_obs else None
-        self.normalise = Normaliser(statistics, critics.flat, seeds, task.obs_dim)
 
     def act(self, obs: Tensor) -> Tensor:
         """The best of `acting_candidates` by Q₁. Their latents are one fixed draw, the same for every
@@ -107,8 +84,7 @@ class BCQAgent:
         obs = obs.repeat_interleave(candidates, dim=1)  # [seeds, n · candidates, obs_dim]
         action = self.decoder.network(torch.cat([obs, latent], -1)).tanh_()
         action = self._perturbed(action, self.actor.network(torch.cat([obs, action], -1)).tanh_())
-        values = self.critic.network(torch.cat([obs, action], -1)[:, None])
-        return action.view(*shape, -1), values.view(shape[0], 2, *shape[1:])
+        return action.view(*shape, -1), self.both_values(obs, action).view(shape[0], 2, *shape[1:])
 
     def _perturbed(self, action: Tensor, direction: Tensor) -> Tensor:
         return (action + self.config.perturbation * direction).clamp_(-1, 1)
@@ -179,9 +155,8 @@ class BCQAgent:
     def _values(self, part: Transitions) -> tuple[Tensor, Tensor]:
         """Q(s, a) of both critics [seeds, 2, n], and the target's maximum at s′ by the same networks."""
         obs, next_obs = self.normalise(part.obs), self.normalise(part.next_obs)
-        value = self.critic.network(torch.cat([obs, part.action.expand(len(obs), -1, -1)], -1)[:, None])
         _, next_values = self._choices(next_obs, self.config.candidates)
-        return value[..., 0], self._soft_clipped(next_values).amax(-1)
+        return self.both_values(obs, part.action), self._soft_clipped(next_values).amax(-1)
 
     def tensors(self) -> dict[str, Tensor]:
         vae = {"encoder": self.encoder, "decoder": self.decoder}

@@ -6,28 +6,25 @@ whole gradient, the conservative term's included, whose own curvature is left ou
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from offline_gntd import bellman
-from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
-from offline_gntd.critic import Critic
+from offline_gntd.algorithms.continuous import ActorCritic, Settings
+from offline_gntd.algorithms.preset import Preset
 from offline_gntd.kfac import KFAC
 from offline_gntd.learner import Learner, Target, tensors_of
-from offline_gntd.networks import MLP, Gradient, Tape
+from offline_gntd.networks import Gradient, Tape
 from offline_gntd.noise import normal, uniform
-from offline_gntd.observations import Normaliser, Statistics
 from offline_gntd.optimisers import Adam
 from offline_gntd.policy import Gaussian
-from offline_gntd.tasks import Task
 from offline_gntd.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class CQL:
+class CQL(Settings):
     widths: tuple[int, ...] = (256, 256, 256)  # hidden units of policy and critics
     batch_size: int = 256
     actor_learning_rate: float = 1e-4  # of the policy and of its temperature
@@ -41,50 +38,32 @@ class CQL:
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
 
-    discrete = False  # not a field: which actions it learns
-
-    def __post_init__(self):
-        check_settings(self)
-
     def within(self, steps: int) -> "CQL":
         """For a run of so many updates: a short one does not spend more than 5 % of them on cloning."""
         return dataclasses.replace(self, warm_up=min(self.warm_up, steps // 20))
 
-    def agent(
-        self, task: Task, generators: Sequence[torch.Generator], obs_statistics: Statistics | None = None
-    ) -> "CQLAgent":
-        check_actions(self, task)
-        return CQLAgent(self, task, generators, obs_statistics)
+    def agent(self, *made_from) -> "CQLAgent":
+        return CQLAgent(self, *made_from)
 
 
-class CQLAgent:
+class CQLAgent(ActorCritic):
     """A squashed Gaussian policy with its temperature, and twin critics, per seed."""
 
-    def __init__(
-        self,
-        config: CQL,
-        task: Task,
-        generators: Sequence[torch.Generator],
-        obs_statistics: Statistics | None,
-    ):
-        self.config, self.task, self.generators = config, task, generators
-        seeds, device, batch = len(generators), generators[0].device, config.batch_size
-        policy = MLP((task.obs_dim, *config.widths, 2 * task.action_dim), (seeds,), device)
-        critics = MLP((task.obs_dim + task.action_dim, *config.widths, 1), (seeds, 2), device)
-        self.policy = Learner(policy.initialise(generators), batch, config.actor_learning_rate)
-        self.critic = Critic(
-            critics.initialise(generators), batch, config.critic_learning_rate, config.optimiser, config.kfac
-        )
+    def __init__(self, *made_from):
+        super().__init__(*made_from)
+        config, task, batch = self.config, self.task, self.config.batch_size
+        policy = self.networks(task.obs_dim, *config.widths, 2 * task.action_dim)
+        self.policy = Learner(policy, batch, config.actor_learning_rate)
+        self.critic = self.twin_critics()
+        critics = self.critic.network
         self.next_policy = Tape(policy, batch)
         self.policy_values = Tape(critics, batch)  # Q(s, π(s)), which the policy climbs
         self.sampled_values = Tape(critics, batch * 3 * config.samples)  # of the conservative term
         self.target_critic = Target(critics, batch)
         self.conservative_step = torch.zeros_like(critics.flat)
         self.conservative_gradient = Gradient(self.sampled_values, self.conservative_step)
-        self.log_temperature = critics.flat.new_zeros(seeds)
+        self.log_temperature = critics.flat.new_zeros(len(self.generators))
         self.temperature_optimiser = Adam(self.log_temperature, config.actor_learning_rate)
-        statistics = obs_statistics if config.normalise_obs else None
-        self.normalise = Normaliser(statistics, critics.flat, seeds, task.obs_dim)
         self.updates = torch.zeros((), dtype=torch.int64)
 
     def act(self, obs: Tensor) -> Tensor:
@@ -177,10 +156,8 @@ class CQLAgent:
     def _values(self, part: Transitions) -> tuple[Tensor, Tensor]:
         """Q(s, a) of both critics [seeds, 2, n] and min Q(s′, tanh μ(s′)) [seeds, n]."""
         obs, next_obs = self.normalise(part.obs), self.normalise(part.next_obs)
-        critics = self.critic.network
-        value = critics(torch.cat([obs, part.action.expand(len(obs), -1, -1)], -1)[:, None])[..., 0]
-        next_value = critics(torch.cat([next_obs, self._greedy(next_obs)], -1)[:, None])[..., 0]
-        return value, next_value.amin(1)
+        next_value = self.both_values(next_obs, self._greedy(next_obs)).amin(1)
+        return self.both_values(obs, part.action), next_value
 
     def tensors(self) -> dict[str, Tensor]:
         networks = {"policy": self.policy, "critic": self.critic, "target_critic": self.target_critic}

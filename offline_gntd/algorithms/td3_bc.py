@@ -1,26 +1,23 @@
 """TD3+BC (Fujimoto & Gu 2021); with kfac set, GNTD3+BC (Ke, Zhang & Wen)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from offline_gntd import bellman
-from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
-from offline_gntd.critic import Critic
+from offline_gntd.algorithms.continuous import ActorCritic, Settings
+from offline_gntd.algorithms.preset import Preset
 from offline_gntd.kfac import KFAC
 from offline_gntd.learner import Target, tensors_of
-from offline_gntd.networks import MLP, Tape
+from offline_gntd.networks import Tape
 from offline_gntd.noise import normal
-from offline_gntd.observations import Normaliser, Statistics
 from offline_gntd.policy import Policy
-from offline_gntd.tasks import Task
 from offline_gntd.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class TD3BC:
+class TD3BC(Settings):
     widths: tuple[int, ...] = (256, 256)  # hidden units of actor and critics
     batch_size: int = 256
     actor_learning_rate: float = 3e-4
@@ -35,40 +32,22 @@ class TD3BC:
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
 
-    discrete = False  # not a field: which actions it learns
-
-    def __post_init__(self):
-        check_settings(self)
-
-    def agent(
-        self, task: Task, generators: Sequence[torch.Generator], obs_statistics: Statistics | None = None
-    ) -> "TD3BCAgent":
-        check_actions(self, task)
-        return TD3BCAgent(self, task, generators, obs_statistics)
+    def agent(self, *made_from) -> "TD3BCAgent":
+        return TD3BCAgent(self, *made_from)
 
 
-class TD3BCAgent:
+class TD3BCAgent(ActorCritic):
     """An actor and twin critics per seed."""
 
-    def __init__(
-        self,
-        config: TD3BC,
-        task: Task,
-        generators: Sequence[torch.Generator],
-        obs_statistics: Statistics | None,
-    ):
-        self.config, self.task, self.generators = config, task, generators
-        seeds, device, batch = len(generators), generators[0].device, config.batch_size
-        actor = MLP((task.obs_dim, *config.widths, task.action_dim), (seeds,), device)
-        critics = MLP((task.obs_dim + task.action_dim, *config.widths, 1), (seeds, 2), device)
-        self.actor = Policy(actor.initialise(generators), batch, config.actor_learning_rate)
-        self.critic = Critic(
-            critics.initialise(generators), batch, config.critic_learning_rate, config.optimiser, config.kfac
-        )
+    def __init__(self, *made_from):
+        super().__init__(*made_from)
+        config, task, batch = self.config, self.task, self.config.batch_size
+        actor = self.networks(task.obs_dim, *config.widths, task.action_dim)
+        self.actor = Policy(actor, batch, config.actor_learning_rate)
+        self.critic = self.twin_critics()
+        critics = self.critic.network
         self.first_critic = Tape(critics.member(0), batch)  # Q₁, which the actor climbs
         self.target_actor, self.target_critic = Target(actor, batch), Target(critics, batch)
-        statistics = obs_statistics if config.normalise_obs else None
-        self.normalise = Normaliser(statistics, critics.flat, seeds, task.obs_dim)
         self.updates = torch.zeros((), dtype=torch.int64)
 
     def act(self, obs: Tensor) -> Tensor:
@@ -111,11 +90,8 @@ class TD3BCAgent:
     def _values(self, part: Transitions) -> tuple[Tensor, Tensor]:
         """Q(s, a) of both critics [seeds, 2, n] and min Q(s′, π(s′)) [seeds, n]."""
         obs, next_obs = self.normalise(part.obs), self.normalise(part.next_obs)
-        action = part.action.expand(len(obs), -1, -1)
         next_action = self.actor.network(next_obs).tanh_()
-        critics = self.critic.network
-        value = critics(torch.cat([obs, action], -1)[:, None])[..., 0]
-        return value, critics(torch.cat([next_obs, next_action], -1)[:, None])[..., 0].amin(1)
+        return self.both_values(obs, part.action), self.both_values(next_obs, next_action).amin(1)
 
     def tensors(self) -> dict[str, Tensor]:
         parts = {"actor": self.actor, "critic": self.critic, "obs": self.normalise}

@@ -46,6 +46,7 @@ class Run:
         self.records = [Record(cell.folder(seed)) for seed in cell.seeds]
         self.step = 0
         self.timing = {"training_seconds": 0.0, "training_cpu_seconds": 0.0, "evaluation_seconds": 0.0}
+        self._timed = (0.0, 0.0)  # seconds on curvature in this process and of training, when last evaluated
 
     def execute(
         self,
@@ -99,6 +100,8 @@ class Run:
         began = time.perf_counter()
         metrics = self.last | self.agent.measure(self.dataset.transitions)
         metrics = {name: values.tolist() for name, values in metrics.items()}
+        if "kfac_seconds" in metrics:
+            metrics["kfac_seconds_share"] = self._curvature_share(metrics.pop("kfac_seconds"))
         returns = self.evaluator.returns(self.agent.act, self.step, self.device)  # [seeds, episodes]
         self.timing["evaluation_seconds"] += time.perf_counter() - began
         scores = []
@@ -126,6 +129,12 @@ class Run:
             )
             record.write_rows()
         return float(np.mean(scores)) if scores else math.nan
+
+    def _curvature_share(self, seconds: list[float]) -> list[float]:
+        """What of the training since the last evaluation (or since it was resumed) went into curvature."""
+        spent, trained = self._timed
+        self._timed = (seconds[0], self.timing["training_seconds"])
+        return [(seconds[0] - spent) / (self._timed[1] - trained)] * len(seconds)
 
     def state(self, i: int) -> dict[str, torch.Tensor]:
         """All that seed i's future depends on."""
@@ -168,7 +177,7 @@ class Run:
             record.describe(status="running", resumed_at=[*record.description["resumed_at"], step])
             record.write_rows()
         restore(self.agent, self.generators, states)
-        self.step = step
+        self.step, self._timed = step, (0.0, self.timing["training_seconds"])
 
     def _description(self, record: Record) -> dict[str, Any]:
         cell, dataset = self.cell, self.dataset
