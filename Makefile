@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup quickstart test test-all lint conformance clean
+.PHONY: setup quickstart test test-all lint conformance peers clean
 
 setup: $(READY)
 
@@ -40,6 +40,9 @@ conformance: $(READY) .venv-conformance/.ready .venv-d3rlpy/.ready .venv-d4rl/.r
 	$(PYTHON) -m venv .venv-d3rlpy
 	.venv-d3rlpy/bin/pip install --quiet --disable-pip-version-check d3rlpy "torch~=2.13.0" "numpy>=2" "pytest>=8"
 	touch $@
+
+# what `offline-gntd bench --peers` asks
+peers: .venv-d3rlpy/.ready
 
 # d4rl's dependencies cannot be installed together any more, and its datasets need none of them
 .venv-d4rl/.ready:

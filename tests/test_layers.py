@@ -6,7 +6,7 @@ from pathlib import Path
 import offline_gntd
 
 ROOT = Path(offline_gntd.__file__).parent
-ORDER = ["", "algorithms", "datasets", "runs", "analysis", "command_line"]
+ORDER = ["", "algorithms", "datasets", "runs", "analysis", "bench", "command_line"]
 
 
 def layer(parts):

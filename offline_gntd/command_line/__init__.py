@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from offline_gntd import __version__
-from offline_gntd.command_line import analysis, datasets, runs
+from offline_gntd.command_line import analysis, bench, datasets, runs
 from offline_gntd.errors import UserError
 
 
@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"offline-gntd {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for part in (datasets, runs, analysis):
+    for part in (datasets, runs, analysis, bench):
         part.add_commands(commands)
     return top
 

@@ -1,0 +1,1 @@
+"""How fast the updates are: against the machine's own matrix products, over its cores, and against peers."""

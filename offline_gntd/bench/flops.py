@@ -1,0 +1,114 @@
+"""The least arithmetic an update needs, in floating-point operations, from its shapes alone.
+
+docs/performance.md derives it. Only matrix products count, and the factorisations of K-FAC: what is
+elementwise is free, and what is not needed is not counted (weight gradients of a critic that only an actor
+climbs, signals to the inputs of a network, the other triangle of a symmetric matrix).
+"""
+
+from itertools import pairwise
+from typing import Any
+
+from offline_gntd.algorithms.bc import BC
+from offline_gntd.algorithms.bcq import BCQ
+from offline_gntd.algorithms.cql import CQL
+from offline_gntd.algorithms.q_learning import QLearning
+from offline_gntd.algorithms.td3_bc import TD3BC
+from offline_gntd.kfac import KFAC
+from offline_gntd.products import NARROW
+from offline_gntd.tasks import Task
+
+Widths = tuple[int, ...]
+
+
+def forward(n: int, widths: Widths) -> float:
+    """n inputs through a network: a multiplication and an addition per weight, the bias as one more input."""
+    return 2 * n * sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(widths))
+
+
+gradient = forward  # p̄ᵀq has a multiplication and an addition per weight and input too
+
+
+def backward(n: int, widths: Widths, inputs: int = 0) -> float:
+    """Signals from the outputs to every layer but the first, and from there to `inputs` of its inputs."""
+    return 2 * n * (sum(fan_in * fan_out for fan_in, fan_out in pairwise(widths[1:])) + inputs * widths[1])
+
+
+def training(n: int, widths: Widths, inputs: int = 0) -> float:
+    return forward(n, widths) + backward(n, widths, inputs) + gradient(n, widths)
+
+
+def climbing(n: int, widths: Widths, inputs: int) -> float:
+    """A value and its slope along some inputs, with no gradient of the weights."""
+    return forward(n, widths) + backward(n, widths, inputs)
+
+
+def curvature(n: int, widths: Widths, kfac: KFAC) -> float:
+    """K-FAC on one network, averaged over the periods at which it is renewed."""
+    total = 0.0
+    for fan_in, fan_out in pairwise(widths):
+        P, G = fan_in + 1, fan_out
+        factors = n * (P * (P + 1) + G * (G + 1))  # one triangle of each
+        inverses = (
+            P**3 / 3 if G < NARROW else P**3
+        ) + G**3  # n³/3 for a Cholesky factor, 2n³/3 from there on
+        steps = 2 * P * P * G + 2 * P * G * G
+        total += factors / kfac.factor_every + inverses / kfac.inverse_every + steps
+    return total
+
+
+def exact_curvature(n: int, widths: Widths) -> float:
+    """The exact step in its dual form: JJᵀ, one triangle, and a Cholesky solution."""
+    kernel = sum(n * (n + 1) * (fan_in + 1 + fan_out) for fan_in, fan_out in pairwise(widths))
+    return kernel + n**3 / 3 + 2 * n * n
+
+
+def of_update(config: Any, task: Task) -> float:
+    """One update of one seed; CQL's after its warm-up."""
+    return _OF[type(config)](config, task.obs_dim, task.action_dim)
+
+
+def _critics(config: Any, widths: Widths, count: int = 2) -> float:
+    one = training(config.batch_size, widths)
+    if config.kfac:
+        one += curvature(config.batch_size, widths, config.kfac)
+    return count * one
+
+
+def _bc(config: BC, obs: int, action: int) -> float:
+    return training(config.batch_size, (obs, *config.widths, action))
+
+
+def _td3_bc(config: TD3BC, obs: int, action: int) -> float:
+    n, actor, critic = config.batch_size, (obs, *config.widths, action), (obs + action, *config.widths, 1)
+    target = forward(n, actor) + 2 * forward(n, critic)
+    improvement = training(n, actor) + climbing(n, critic, action)
+    return target + _critics(config, critic) + improvement / config.actor_every
+
+
+def _bcq(config: BCQ, obs: int, action: int) -> float:
+    n, candidates, latent = config.batch_size, config.batch_size * config.candidates, 2 * action
+    encoder = (obs + action, *config.vae_widths, 2 * latent)
+    decoder = (obs + latent, *config.vae_widths, action)
+    actor, critic = (obs + action, *config.widths, action), (obs + action, *config.widths, 1)
+    vae = training(n, encoder) + training(n, decoder, inputs=latent)
+    target = forward(candidates, decoder) + forward(candidates, actor) + 2 * forward(candidates, critic)
+    improvement = forward(n, decoder) + training(n, actor) + climbing(n, critic, action)
+    return vae + target + _critics(config, critic) + improvement
+
+
+def _cql(config: CQL, obs: int, action: int) -> float:
+    n, sampled = config.batch_size, config.batch_size * 3 * config.samples
+    policy, critic = (obs, *config.widths, 2 * action), (obs + action, *config.widths, 1)
+    target = forward(n, policy) + 2 * forward(n, critic)
+    conservative = 2 * training(sampled, critic)
+    improvement = training(n, policy) + 2 * climbing(n, critic, action)
+    return target + _critics(config, critic) + conservative + improvement
+
+
+def _q_learning(config: QLearning, obs: int, actions: int) -> float:
+    n, widths = config.batch_size, (obs, *config.widths, actions)
+    exact = exact_curvature(n, widths) if config.exact_damping is not None else 0
+    return forward(n, widths) + _critics(config, widths, count=1) + exact
+
+
+_OF = {BC: _bc, TD3BC: _td3_bc, BCQ: _bcq, CQL: _cql, QLearning: _q_learning}

@@ -1,0 +1,64 @@
+"""Other libraries' updates, timed in the same rounds."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from offline_gntd.bench.subjects import SIZES, settings
+from offline_gntd.configuration import to_dict
+from offline_gntd.errors import UserError
+
+
+class D3rlpy:
+    """d3rlpy in an environment of its own, asked over a pipe."""
+
+    name = "d3rlpy"
+    algorithms = ("bc", "td3_bc", "bcq", "cql")
+
+    def __init__(self, python: Path):
+        if subprocess.run([python, "-c", "import d3rlpy"], capture_output=True).returncode:
+            raise UserError(f"{python} has no d3rlpy; make such an environment with: make peers")
+        self.rates: dict[str, list[float]] = {}
+        self._process = subprocess.Popen(
+            [python, Path(__file__).with_name("d3rlpy_peer.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+    def time(self, name: str, size: str, seconds: float) -> None:
+        """One timing of the preset, if it has one like it."""
+        if name not in self.algorithms or size != "halfcheetah":
+            return
+        task = SIZES[size]
+        request = {
+            "algorithm": name,
+            "obs_dim": task.obs_dim,
+            "action_dim": task.action_dim,
+            "seconds": seconds,
+        }
+        self._process.stdin.write(json.dumps(request | {"config": to_dict(settings(name))}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise UserError("d3rlpy ended before it answered; try its environment with: make conformance")
+        self.rates.setdefault(name, []).append(json.loads(answer))
+
+    def summary(self, ours: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
+        """Their updates per second, and how many times as many ours are, round by round."""
+        return {
+            name: {
+                "updates_per_s": median(rates),
+                "ratio": median(own / theirs for own, theirs in zip(ours[name], rates, strict=True)),
+            }
+            for name, rates in self.rates.items()
+        }
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()

@@ -1,0 +1,92 @@
+"""The arithmetic of the ceiling, and the command that measures against it."""
+
+import json
+import re
+
+import pytest
+from torch.utils.flop_counter import FlopCounterMode
+
+from offline_gntd.algorithms import CATALOGUE
+from offline_gntd.bench import flops
+from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, Subject, settings, transitions
+from offline_gntd.command_line import main
+from offline_gntd.kfac import KFAC
+
+
+def test_flops_of_one_network_by_hand():
+    widths = (3, 5, 2)
+    assert flops.forward(10, widths) == 2 * 10 * (4 * 5 + 6 * 2)
+    assert flops.backward(10, widths) == 2 * 10 * 5 * 2
+    assert flops.backward(10, widths, inputs=2) == 2 * 10 * (5 * 2 + 2 * 5)
+
+
+def test_flops_of_td3_bc_by_hand():
+    """At HalfCheetah size: 11.5 passes over a 256 × 256 layer are nearly all of it."""
+    found = flops.of_update(settings("td3_bc"), SIZES["halfcheetah"])
+    assert found == pytest.approx(415.7e6, rel=1e-3)
+    assert 0.9 < 11.5 * 2 * 256**3 / found < 1
+
+
+def test_curvature_costs_less_when_it_is_renewed_less():
+    often, seldom = (
+        flops.curvature(256, (23, 256, 1), KFAC(factor_every=n, inverse_every=n)) for n in (1, 100)
+    )
+    steps = 2 * 24 * 24 * 256 + 2 * 24 * 256 * 256 + 2 * 257 * 257 + 2 * 257
+    assert seldom - steps == pytest.approx((often - steps) / 100)
+
+
+@pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "td", "dqn"])
+def test_what_is_counted_is_what_torch_multiplies(name):
+    """No update gets by with less than the minimum, and none of these does much more."""
+    size = MAIN_SIZE[settings(name).discrete]
+    subject = Subject(name, size, transitions(SIZES[size], 1000))
+    with FlopCounterMode(display=False) as counter:
+        for _ in range(2):
+            subject.update()
+    # products by one column or row are not torch's matrix products
+    assert counter.get_total_flops() / 2 == pytest.approx(
+        flops.of_update(subject.config, subject.task), rel=0.02
+    )
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_preset_has_a_minimum(name):
+    config = settings(name)
+    task = SIZES[MAIN_SIZE[config.discrete]]
+    assert flops.of_update(config, task) > flops.forward(config.batch_size, (task.obs_dim, *config.widths, 1))
+
+
+def test_rows_to_time_with_are_transitions():
+    rows = transitions(SIZES["acrobot"], 100)
+    assert set(rows[:, 6].tolist()) == {0, 1, 2}
+    assert set(rows[:, -1].tolist()) <= {0, 1}
+    assert transitions(SIZES["hopper"], 100)[:, 11:14].abs().max() <= 1
+
+
+def test_bench_prints_nothing_but_json(capsys):
+    options = ["--rounds", "1", "--seconds", "0.01", "--workers", "1", "--json"]
+    assert main(["bench", "td", "gntd", "--sizes", "acrobot", *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["gemm_gflops"] > 0
+    assert set(found["algorithms"]) == {"td", "gntd"} == set(found["sizes"]["acrobot"])
+    row = found["algorithms"]["gntd"]
+    assert (row["factor_period"], row["inverse_period"], row["widths"]) == (10, 20, [128, 128])
+    assert 0 < row["ceiling_fraction"] < 1
+    assert min(row["updates_per_s"], row["workers_updates_per_s"]) > 0
+    assert row["peak_mib"] > 50
+    assert found["algorithms"]["td"]["factor_period"] is None
+    assert found["peers"] == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["nonsense"], "no algorithm 'nonsense'"),
+        (["td", "--sizes", "ant"], "no size 'ant'"),
+        (["td", "--rounds", "0"], "--rounds must be at least 1"),
+        (["td", "--peers", "--peer-python", "/bin/false"], "make peers"),
+    ],
+)
+def test_bad_usage_is_said_in_a_line(options, message, capsys):
+    assert main(["bench", *options]) == 2
+    assert re.search(message, capsys.readouterr().err)
