@@ -16,6 +16,11 @@ NARROW = 16  # columns; below that a product's transpose is several times faster
 SMALL = 72  # rows; up to that LAPACK inverts faster than products of its blocks do
 
 
+def on_device(x: Tensor) -> bool:
+    """Whether x is where torch's own batched kernels are the fast ones, and to look at a value is to wait."""
+    return x.is_cuda
+
+
 def aligned(like: Tensor, *shape: int) -> Tensor:
     """An uninitialised buffer whose rows are padded to whole cache lines."""
     padded = -(-shape[-1] // ALIGNED) * ALIGNED
@@ -29,14 +34,14 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     """
     if a.shape[-1] == 1:
         return partial(torch.mul, a, b, out=out)
-    if b.shape[-1] == 1 and not a.is_cuda:
+    if b.shape[-1] == 1 and not on_device(a):
         return _each(
             [
                 partial(torch.mv, *pair, out=result)
                 for *pair, result in zip(a, b[..., 0], out[..., 0], strict=True)
             ]
         )
-    if b.shape[-1] < NARROW and not a.is_cuda:
+    if b.shape[-1] < NARROW and not on_device(a):
         transposed = torch.empty_like(out.mT.contiguous())
         return _each([partial(torch.bmm, b.mT, a.mT, out=transposed), partial(out.copy_, transposed.mT)])
     return partial(torch.bmm, a, b, out=out)
@@ -54,7 +59,7 @@ def average_second_moment(factor: Tensor, x: Tensor, weight: float) -> None:
     """factor ← (1 − weight) factor + weight E[x xᵀ] for x [networks, batch, n]; of a large one no more than
     the lower triangle is kept true."""
     scale = {"beta": 1 - weight, "alpha": weight / x.shape[-2]}
-    half = x.shape[-1] // 2 if x.shape[-1] > SMALL and not x.is_cuda else 0
+    half = x.shape[-1] // 2 if x.shape[-1] > SMALL and not on_device(x) else 0
     lower, corner = factor[:, half:], factor[:, :half, :half]
     torch.baddbmm(lower, x[..., half:].mT, x, **scale, out=lower)
     if half:
@@ -83,7 +88,7 @@ def damped_root(factor: Tensor, damping: Tensor, out: Tensor) -> Tensor:
 def _or_else(alone: Tensor, matrices: Tensor, sound: Tensor) -> Tensor:
     """Put alone · I where the matrices are not sound; where they are."""
     sound = sound & _diagonal(matrices).isfinite().all(-1)
-    if matrices.is_cuda or not sound.all():  # to ask is to wait for a device
+    if on_device(matrices) or not sound.all():  # to ask is to wait for a device
         fallback = alone[:, None].expand(matrices.shape[:2]).diag_embed()
         matrices.copy_(torch.where(sound[:, None, None], matrices, fallback))
     return sound
@@ -99,7 +104,7 @@ def _invert(matrices: Tensor) -> Tensor:
     n = matrices.shape[-1]
     if n == 1:
         return matrices.reciprocal_()[:, 0, 0] > 0
-    if n <= SMALL or matrices.is_cuda:
+    if n <= SMALL or on_device(matrices):
         cholesky, info = torch.linalg.cholesky_ex(matrices)
         diagonal = _diagonal(cholesky)
         diagonal.copy_(torch.where(diagonal > 0, diagonal, 1))  # cholesky_inverse raises on a zero

@@ -1,0 +1,62 @@
+"""The path a CUDA device takes, walked by tensors of the CPU: the same results, and nothing waited for."""
+
+import plain
+import pytest
+import torch
+from conftest import seeded
+from test_continuous import SAMPLED, config_of
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from offline_gntd import products
+from offline_gntd.algorithms import CATALOGUE
+from offline_gntd.tasks import Task
+from offline_gntd.transitions import row_width, sample
+
+CARTPOLE = Task("CartPole-v1", 4, 2, True, 0.0, 1.0, "test")
+WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero"}
+
+
+class Waits(TorchDispatchMode):
+    """Collects what a device would have to be waited for: values read out of tensors that live on it."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.name().split(".")[0]
+        counter = torch.is_tensor(args[0]) and args[0].dtype == torch.int64 if args else False
+        if name in WAITS and not counter:  # counts of updates are kept on the CPU
+            self.found.append(name)
+        return function(*args, **kwargs or {})
+
+
+def made(name):
+    """An agent and a way to update it."""
+    if CATALOGUE[name].config.discrete:
+        rows = torch.randn(200, row_width(CARTPOLE), generator=torch.Generator().manual_seed(0))
+        rows[:, 4] = (rows[:, 4] > 0).float()
+        task, config = CARTPOLE, CATALOGUE[name].config
+    else:
+        rows, task, config = SAMPLED, plain.TASK, config_of(name)
+    generators = seeded(0, 1)
+    agent = config.agent(task, generators)
+    return agent, lambda: agent.update(sample(rows, task, config.batch_size, generators))
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_device_s_path_gives_the_same_and_waits_for_nothing(name, monkeypatch):
+    expected, update = made(name)
+    for _ in range(4):
+        update()
+    monkeypatch.setattr(products, "on_device", lambda x: True)
+    agent, update = made(name)
+    with Waits() as waits:
+        for _ in range(4):
+            update()
+    assert not waits.found
+    for key, tensor in agent.tensors().items():
+        other = expected.tensors()[key]
+        if ".P." in key or ".G." in key:  # of which one triangle counts
+            tensor, other = tensor.tril(), other.tril()
+        torch.testing.assert_close(tensor, other, rtol=1e-3, atol=1e-5, msg=key)
