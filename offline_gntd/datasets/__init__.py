@@ -1,7 +1,7 @@
 """Layer 2: datasets, built with the algorithms or read from files; `load` opens any of them by name."""
 
+from offline_gntd.datasets.building import build, build_splits
 from offline_gntd.datasets.dataset import Dataset, Missing
-from offline_gntd.datasets.discrete import build
 from offline_gntd.datasets.loading import load
 
-__all__ = ["Dataset", "Missing", "build", "load"]
+__all__ = ["Dataset", "Missing", "build", "build_splits", "load"]

@@ -198,6 +198,7 @@ class Run:
             "dataset_origin": dataset.origin,
             "dataset_stands_for": dataset.stands_for,
             "dataset_version": dataset.version,
+            "dataset_level": dataset.provenance.get("level"),
             "dataset_score": dataset.task.score(float(dataset.episode_returns.mean())),
             "env_id": dataset.task.env_id,
             "task": dataclasses.asdict(dataset.task),
