@@ -3,6 +3,7 @@
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from tqdm import tqdm
@@ -68,14 +69,20 @@ def build_splits(
     if len(jobs) == 1:
         _build_body(0, *jobs[0])
     elif jobs:
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(
-            min(workers or len(jobs), len(jobs)), context, _prepare_worker, (context.RLock(),)
-        )
-        with pool:
+        _build_at_once(jobs, min(workers or len(jobs), len(jobs)))
+    return [load(name) for name in names]
+
+
+def _build_at_once(jobs: Sequence[tuple], workers: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _prepare_worker, (context.RLock(),)) as pool:
+        try:
             for future in [pool.submit(_build_body, i, *job) for i, job in enumerate(jobs)]:
                 future.result()
-    return [load(name) for name in names]
+        except BrokenProcessPool as error:
+            raise UserError("a worker died; the same command goes on from its checkpoint") from error
+        finally:
+            pool.shutdown(cancel_futures=True)  # after an error what has not begun does not begin
 
 
 def _prepare_worker(lock: Any) -> None:
