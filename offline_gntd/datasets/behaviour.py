@@ -21,7 +21,8 @@ from offline_gntd.policy import Gaussian
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import from_rows
 
-POLICY = "metadata/policy/"
+METADATA = "metadata/"
+POLICY = f"{METADATA}policy/"
 KINDS = {"nonlinearity": "relu", "output_distribution": "tanh_gaussian"}  # of policy that can be rolled out
 ENVIRONMENTS = 10  # stepped together
 
@@ -48,9 +49,9 @@ def extend(
     identity = loading.identify(path, env)
     task = identity.task
     with hdf5.reading(path) as stored:
-        recording = d4rl.recording(stored, task, str(path), identity.episode_limit)
-        act = Behaviour(policy_in(stored, task, str(path)), seed)
-        columns = {key: stored[key][()] for key in stored if not key.startswith(conversion.INFOS)}
+        columns = {key: column[()] for key, column in stored.items() if not column.dtype.hasobject}
+    recording = d4rl.recording(columns, task, str(path), identity.episode_limit)
+    act = Behaviour(policy_in(columns, task, str(path)), seed)
     require_writable(target)
     with tqdm(total=transitions, desc=path.stem, unit="row", disable=quiet) as bar:
         steps = roll_out(task, act, transitions, (seed, 0), ENVIRONMENTS, bar.update)
@@ -58,7 +59,8 @@ def extend(
     score = f"scored {task.score(returns.mean()):.1f}" if len(returns) else "ended no episode"
     level = f"{transitions:,} steps more of the policy stored in {path.name}, which {score} in {task.env_id}"
     notes = {"level": level, "seed": seed, "extends": sha256_of(path)}
-    conversion.write_d4rl(target, columns | joined(recording, steps, transitions, task), task, notes)
+    kept = {key: value for key, value in columns.items() if key.startswith(METADATA)}
+    conversion.write_d4rl(target, kept | joined(recording, steps, transitions, task), task, notes)
     return target
 
 
@@ -83,7 +85,7 @@ def policy_in(columns: Mapping[str, Any], task: Task, where: str) -> MLP:
     if layers[-1].shape[1] != 2 * task.action_dim or any(
         layer.shape[1:] != stored.shape for layer, stored in zip(network.layers, layers, strict=True)
     ):
-        sizes = ", ".join(f"{rows - 1} × {columns}" for rows, columns in map(tuple, layers))
+        sizes = ", ".join(f"{rows - 1} × {width}" for rows, width in (layer.shape for layer in layers))
         raise UserError(f"{where}: layers of {sizes} make no policy for {task.env_id}")
     for layer, stored in zip(network.layers, layers, strict=True):
         layer[0] = stored
@@ -112,14 +114,14 @@ def joined(recording: Recording, steps: Steps, transitions: int, task: Task) -> 
     old, timeouts = recording.columns, recording.timeouts.copy()
     timeouts[-1] |= not recording.terminals[-1]  # nothing follows the file's last step but another episode
     pairs = {
-        "observations": (old["observations"][:], new.obs),
-        "actions": (old["actions"][:], new.action),
+        "observations": (old["observations"], new.obs),
+        "actions": (old["actions"], new.action),
         "rewards": (recording.rewards, new.reward),
         "terminals": (recording.terminals, terminated),
         "timeouts": (timeouts, last & ~terminated),
     }
     if "next_observations" in old:
-        pairs["next_observations"] = (old["next_observations"][:], new.next_obs)
+        pairs["next_observations"] = (old["next_observations"], new.next_obs)
     kinds = {"terminals": bool, "timeouts": bool}
     return {key: np.concatenate(pair).astype(kinds.get(key, np.float32)) for key, pair in pairs.items()}
 
