@@ -16,6 +16,7 @@ from offline_gntd.noise import uniform
 from offline_gntd.transitions import sample
 
 STEPS = 1_000  # measured
+WARM_UP = 50  # updates
 PRACTICE = dataclasses.replace(Practice(), steps=3 * STEPS, warm_up=2 * STEPS)
 
 
@@ -38,6 +39,8 @@ def measure(body: str) -> str:
     rows, batch = training.steps.rows.flatten(0, 1), training.agent.config.batch_size
     count = int(STEPS * PRACTICE.updates_per_step)
     draw = lambda: sample(rows, task, batch, training.generators)  # noqa: E731
+    for _ in range(WARM_UP):
+        training.agent.update(draw())
     updates = seconds(lambda: [training.agent.update(draw()) for _ in range(count)])
     training.agent.updates.zero_()
 

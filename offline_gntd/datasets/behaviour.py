@@ -52,7 +52,7 @@ def extend(
         columns = {key: column[()] for key, column in stored.items() if not column.dtype.hasobject}
     recording = d4rl.recording(columns, task, str(path), identity.episode_limit)
     act = Behaviour(policy_in(columns, task, str(path)), seed)
-    require_writable(target)
+    require_writable(target.parent)
     with tqdm(total=transitions, desc=path.stem, unit="row", disable=quiet) as bar:
         steps = roll_out(task, act, transitions, (seed, 0), ENVIRONMENTS, bar.update)
     returns = steps.whole_returns(task)
