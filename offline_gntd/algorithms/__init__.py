@@ -3,7 +3,8 @@
 An algorithm is a frozen dataclass of settings with `batch_size`, `discrete` (which actions it learns) and
 `agent(task, generators, obs_statistics=None)`; an agent has
     act(obs)              greedy actions [seeds, n, …] for the environment's obs [seeds, n, obs_dim]
-    update(batch)         one update from a batch per seed; metrics, one number per seed
+    update(batch)         one update from a batch per seed; what it saw, by name: [seeds, …], good until the
+                          next one, of which a metric is the mean
     measure(transitions)  what is only measured now and then, over a dataset or a fixed part of it
     tensors()             all that a policy and its next update depend on, by name: [seeds, …], or a number
                           that all seeds share

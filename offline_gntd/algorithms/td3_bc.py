@@ -64,7 +64,7 @@ class TD3BCAgent(ActorCritic):
             self._improve(obs, batch.action)
             self.target_actor.follow(self.config.target_rate)
             self.target_critic.follow(self.config.target_rate)
-        return {"loss": residual.square().mean((-2, -1)), "value": value.mean((-2, -1))}
+        return {"loss": residual.square(), "value": value}
 
     def _next_value(self, next_obs: Tensor) -> Tensor:
         """Clipped double Q-learning with target policy smoothing: [seeds, batch]."""

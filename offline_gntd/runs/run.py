@@ -98,7 +98,8 @@ class Run:
     def _evaluate(self) -> float:
         """Score every seed that has not diverged; the mean score."""
         began = time.perf_counter()
-        metrics = self.last | self.agent.measure(self.dataset.transitions)
+        seen = {name: values.reshape(len(values), -1).mean(1) for name, values in self.last.items()}
+        metrics = seen | self.agent.measure(self.dataset.transitions)
         metrics = {name: values.tolist() for name, values in metrics.items()}
         if "kfac_seconds" in metrics:
             metrics["kfac_seconds_share"] = self._curvature_share(metrics.pop("kfac_seconds"))
