@@ -13,6 +13,7 @@ import pytest
 from offline_gntd.errors import UserError
 from offline_gntd.runs import experiments, grid, results
 from offline_gntd.runs.experiments import Experiment, Protocol
+from offline_gntd.runs.planning import plan
 
 FAST = "@widths=16x16@batch_size=32"
 STUDY = Experiment(
@@ -41,8 +42,7 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
     again = grid.run(STUDY, workers=2, quiet=True)
     assert counts(again)["finished_before"] == 4
     (STUDY.cells()[0].folder(1) / "run.json").unlink()
-    _, todo = grid.plan(STUDY)
-    assert [cell.seeds for cell in todo] == [(0, 1)]  # the stack that seed 1 belongs to
+    assert [cell.seeds for cell in plan(STUDY).todo] == [(0, 1)]  # the stack that seed 1 belongs to
     # the shipped form counts as done, and reads like the folders
     grid.run(STUDY, workers=1, quiet=True)
     before = results.read("study")
@@ -54,7 +54,7 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
     assert shipped.evaluations[key].values.tolist() == before.evaluations[key].values.tolist()
     assert shipped.evaluations["score"].tolist() == pytest.approx(before.evaluations["score"].tolist())
     assert shipped.runs["config"].tolist() == before.runs["config"].tolist()
-    assert not grid.plan(STUDY)[1]
+    assert not plan(STUDY).todo
     assert experiments.find("study") == STUDY  # as it was run, though nothing but the results is left
 
 
@@ -64,12 +64,9 @@ def test_runs_of_other_settings_are_stale_and_redone_only_when_asked(small_datas
         cell.folder(seed).mkdir(parents=True)
         description = {"status": "done", "config_hash": "another", "dataset_sha256": small_dataset.sha256}
         (cell.folder(seed) / "run.json").write_text(json.dumps(description))
-    outcome, todo = grid.plan(STUDY)
-    assert outcome.stale == [cell]
-    assert not outcome.complete
-    assert cell not in todo
-    _, todo = grid.plan(STUDY, redo=True)
-    assert cell in todo
+    assert plan(STUDY).stale == [cell]
+    assert cell not in plan(STUDY).todo
+    assert cell in plan(STUDY, redo=True).todo
 
 
 def test_a_run_that_fails_is_recorded_and_the_others_go_on(small_dataset):
@@ -81,12 +78,12 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(small_dataset):
         seeds=1,
         protocol=STUDY.protocol,
     )
-    outcome = grid.run(broken, workers=1, quiet=True)
+    outcome = grid.run(broken, workers=1, retries=1, quiet=True)
     assert counts(outcome) == {"done": 1, "failed": 1, "finished_before": 0, "stale": 0}
     folder = broken.cells()[0].folder(0)
     assert json.loads((folder / "run.json").read_text())["status"] == "failed"
-    assert "Traceback" in (folder / "error.log").read_text()
-    assert [cell.algorithm for cell in grid.plan(broken)[1]] == ["dqn@widths=9999999x9999999"]
+    assert (folder / "run.log").read_text().count("Traceback") == 2  # the attempt and one retry
+    assert [cell.algorithm for cell in plan(broken).todo] == ["dqn@widths=9999999x9999999"]
 
 
 def test_missing_data_is_said_before_anything_runs(home):

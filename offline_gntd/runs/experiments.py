@@ -102,6 +102,9 @@ class Cell:
     def folder(self, seed: int) -> Path:
         return home() / "results" / self.experiment / self.dataset / self.algorithm / f"seed-{seed}"
 
+    def folders(self) -> list[Path]:
+        return [self.folder(seed) for seed in self.seeds]
+
     def __str__(self) -> str:
         seeds = f"{self.seeds[0]}" if len(self.seeds) == 1 else f"{self.seeds[0]}–{self.seeds[-1]}"
         return f"{self.dataset} {self.algorithm} seed {seeds}"
