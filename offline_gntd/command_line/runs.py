@@ -49,7 +49,7 @@ def add_commands(commands) -> None:
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help="of its jobs: partition=… time=… mem_gb=… …",
+        help="of its jobs: partition=… time=MINUTES mem=8GB …",
     )
     command.add_argument("--device", default="cpu", metavar="D", help="cpu (default) or cuda")
     command.add_argument(
@@ -155,9 +155,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _dry_run(experiment, args: argparse.Namespace) -> int:
-    from offline_gntd.runs import grid, preview
+    from offline_gntd.runs import preview
 
-    made = preview.preview(experiment, grid.workers_for(args.workers), args.redo)
+    workers = os.cpu_count() if args.workers is None else args.workers
+    made = preview.preview(experiment, workers, args.redo)
     print(made.text())
     return 1 if made.plan.missing else 0
 

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from offline_gntd.datasets import Dataset, load
 from offline_gntd.errors import UserError
-from offline_gntd.files import Unwritable
+from offline_gntd.files import Unwritable, home
 from offline_gntd.runs import planning, trackers
 from offline_gntd.runs.experiments import Cell
 from offline_gntd.runs.lock import Held, Lock
@@ -50,7 +50,8 @@ class Ending:
     finished    somebody else had finished it
     held        somebody else is at it
     stopped     it was asked to stop
-    failed      an error that another attempt may not meet: an exception, a worker killed
+    failed      an error that another attempt may not meet
+    died        its process was killed, or its machine lost
     refused     an error that it would: a user's mistake, a dataset that is gone
     unwritable  the disk is full or read-only: the next cell would fare no better
     """
@@ -78,7 +79,8 @@ def attempt(
             except Exception as error:
                 traceback.print_exc(file=log)
                 kind = "refused" if isinstance(error, UserError) else "failed"
-                return _describe_failure(cell, kind, _one_line(error))
+                _describe_failure(cell, _one_line(error))
+                return Ending(cell, kind, _one_line(error))
     except Held:
         return Ending(cell, "held")
     except Stopped:
@@ -120,20 +122,20 @@ def log_of(cell: Cell) -> Path:
     return cell.folder(cell.seeds[0]) / LOG
 
 
-def failed_elsewhere(cell: Cell, error: str, log: str = "") -> Ending:
-    """Record the failure of an attempt whose process is gone, and can say no more."""
-    try:
-        with Lock(cell.folders()):
-            with log_of(cell).open("a", encoding="utf-8") as file:
-                file.write(f"{log}{error}\n")
-            return _describe_failure(cell, "failed", error)
-    except Held:  # it had ended its work, and the next is at it
-        return Ending(cell, "held")
-    except (Unwritable, OSError) as failure:
-        return Ending(cell, "unwritable", f"{failure} (after: {error})")
+def died(cell: Cell, error: str, log: str = "") -> Ending:
+    """The ending of an attempt whose process is gone, and can say no more."""
+    with contextlib.suppress(OSError), log_of(cell).open("a", encoding="utf-8") as file:
+        file.write(f"{log}{error}\n")
+    return Ending(cell, "died", error)
 
 
-def _describe_failure(cell: Cell, kind: str, error: str) -> Ending:
+def record_death(ending: Ending) -> None:
+    """Leave on disk what a process that is gone could not."""
+    with contextlib.suppress(Held, Unwritable), Lock(ending.cell.folders()):
+        _describe_failure(ending.cell, ending.error)
+
+
+def _describe_failure(cell: Cell, error: str) -> None:
     for folder in cell.folders():
         record = Record(folder)
         record.description = read_description(folder) or {
@@ -141,8 +143,7 @@ def _describe_failure(cell: Cell, kind: str, error: str) -> Ending:
             "dataset": cell.dataset,
             "algorithm": cell.algorithm,
         }
-        record.describe(status="failed", error=error, log=str(log_of(cell)))
-    return Ending(cell, kind, error)
+        record.describe(status="failed", error=error, log=str(log_of(cell).relative_to(home())))
 
 
 def _one_line(error: Exception) -> str:

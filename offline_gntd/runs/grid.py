@@ -5,7 +5,6 @@ What is finished is not run again, what fails is tried again, what another grid 
 
 import contextlib
 import math
-import os
 import signal
 import threading
 from collections import Counter
@@ -17,7 +16,7 @@ from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
 from offline_gntd.files import require_writable
 from offline_gntd.runs import experiments, planning, rates, trackers
-from offline_gntd.runs.attempt import Ending, Options, Progress, log_of
+from offline_gntd.runs.attempt import Ending, Options, Progress, log_of, record_death
 from offline_gntd.runs.display import Display, display
 from offline_gntd.runs.engines import Engine, engine
 from offline_gntd.runs.experiments import Cell, Experiment
@@ -56,7 +55,8 @@ def run(
     **engine_settings: Any,
 ) -> Outcome:
     """Run what is missing of an experiment; with `redo`, what is stale too."""
-    workers = workers_for(workers)
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers must be at least 1, not {workers}")
     if retries < 0:
         raise UserError(f"--retries must be at least 0, not {retries}")
     if options.checkpoint_seconds is not None and not options.checkpoint_seconds > 0:
@@ -71,17 +71,11 @@ def run(
     require_writable(experiments.stored_path(experiment.name).parent)
     estimates = rates.measured()
     todo = longest_first(plan.todo, estimates)
-    with engine(engine_name, min(workers, len(todo)), options, **engine_settings) as made:
+    with engine(engine_name, workers, options, **engine_settings) as made:
         experiments.store(experiment)
         with display(experiment.name, Forecast(todo, estimates), quiet) as shown:
             Grid(made, todo, retries, outcome, shown).work()
     return outcome
-
-
-def workers_for(given: int | None) -> int:
-    if given is not None and given < 1:
-        raise UserError(f"--workers must be at least 1, not {given}")
-    return given or os.cpu_count() or 1
 
 
 def longest_first(cells: Sequence[Cell], estimates: rates.Rates) -> list[Cell]:
@@ -129,7 +123,7 @@ class Grid:
         if ending.kind == "held":
             self.elsewhere[cell] = Watch(cell.folders())
             return
-        if ending.kind == "failed":
+        if ending.kind in ("failed", "died"):
             self.failures[cell] += 1
             if self.failures[cell] <= self.retries and not self.outcome.stopped:
                 self.shown.line(
@@ -137,7 +131,9 @@ class Grid:
                 )
                 self.engine.submit([cell])
                 return
-        if ending.kind in ("failed", "refused"):
+        if ending.kind in ("failed", "died", "refused"):
+            if ending.kind == "died":
+                record_death(ending)
             self.outcome.failed.append(cell)
             self.shown.line(f"failed: {cell}: {ending.error}; see {log_of(cell)}")
         elif ending.kind == "unwritable":

@@ -37,18 +37,26 @@ class Lock:
         self.released = threading.Event()
 
     def __enter__(self) -> "Lock":
+        return self.acquire()
+
+    def __exit__(self, *exception: Any) -> None:
+        self.release()
+
+    def acquire(self) -> "Lock":
         try:
             for folder in self.folders:
                 self.paths.append(_acquire(folder))
         except BaseException:
-            self._remove()
+            self.release()
             raise
         threading.Thread(target=self._beat, daemon=True).start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def release(self) -> None:
         self.released.set()
-        self._remove()
+        for path in self.paths:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def check(self) -> None:
         if self.lost:
@@ -64,11 +72,6 @@ class Lock:
                     self.lost = not self.released.is_set()
                 except OSError:  # the file system is away for a moment
                     pass
-
-    def _remove(self) -> None:
-        for path in self.paths:
-            with contextlib.suppress(OSError):
-                path.unlink()
 
 
 class Watch:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from offline_gntd.errors import UserError
 from offline_gntd.runs import planning, rates
 from offline_gntd.runs.experiments import Cell, Experiment
 from offline_gntd.runs.forecast import duration
@@ -52,6 +53,8 @@ class Preview:
 
 
 def preview(experiment: Experiment, workers: int, redo: bool = False) -> Preview:
+    if workers < 1:
+        raise UserError(f"--workers must be at least 1, not {workers}")
     plan, estimates = planning.plan(experiment, redo), rates.measured()
     seconds = {cell: estimates.seconds(cell, planning.reached(cell)) for cell in plan.todo}
     return Preview(plan, workers, seconds)

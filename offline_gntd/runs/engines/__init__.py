@@ -16,8 +16,6 @@ class Engine(Protocol):
     An attempt whose process died is an Ending like any other: nothing here retries.
     """
 
-    slots: int  # attempts at a time, as far as is known
-
     def __enter__(self) -> "Engine": ...
 
     def __exit__(self, *exception: Any) -> None:
@@ -36,7 +34,7 @@ ENGINES = {"local": "Local", "ray": "Ray", "slurm": "Slurm"}
 PACKAGES = {"ray": "ray", "slurm": "submitit"}  # an extra for each
 
 
-def engine(name: str, workers: int, options: Options, **settings: Any) -> Engine:
+def engine(name: str, workers: int | None, options: Options, **settings: Any) -> Engine:
     """Settings are the engine's own: `address` of Ray, `parameters` of Slurm."""
     package = PACKAGES.get(name)
     if package and importlib.util.find_spec(package) is None:

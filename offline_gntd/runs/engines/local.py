@@ -12,7 +12,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from offline_gntd.runs.attempt import Ending, Options, Progress, attempt, failed_elsewhere
+from offline_gntd.runs.attempt import Ending, Options, Progress, attempt, died
 from offline_gntd.runs.experiments import Cell
 
 STOP = "stop"
@@ -21,8 +21,8 @@ STOP = "stop"
 class Local:
     """A worker has a pipe of its own and shares nothing: one that is killed harms no other."""
 
-    def __init__(self, workers: int, options: Options):
-        self.slots, self.options = workers, options
+    def __init__(self, workers: int | None, options: Options):
+        self.at_once, self.options = workers or os.cpu_count() or 1, options
         self.waiting: deque[Cell] = deque()
         self.workers: list[Worker] = []
         self.stopping = False
@@ -40,7 +40,7 @@ class Local:
         self.waiting.extend(cells)
         for worker in self.workers:
             self._feed(worker)
-        while self.waiting and len(self.workers) < self.slots:
+        while self.waiting and len(self.workers) < self.at_once:
             self.workers.append(Worker(self.options))
             self._feed(self.workers[-1])
 
@@ -74,7 +74,7 @@ class Local:
         worker.process.join()
         self.workers.remove(worker)
         if worker.cell is not None:
-            yield failed_elsewhere(worker.cell, _why(worker.process.exitcode))
+            yield died(worker.cell, _why(worker.process.exitcode))
         self.submit([])
 
 
