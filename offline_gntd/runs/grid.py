@@ -100,8 +100,10 @@ class Grid:
         self.interrupted = False
 
     def work(self) -> None:
-        watches = {cell: Watch(cell.folders()) for cell in self.cells}
-        self.elsewhere = {cell: watch for cell, watch in watches.items() if watch.held()}
+        for cell in self.cells:
+            watch = Watch(cell.folders())
+            if watch.held():
+                self._leave(cell, watch)
         self.engine.submit([cell for cell in self.cells if cell not in self.elsewhere])
         with _interrupts(self):
             while self.unsettled:
@@ -121,7 +123,7 @@ class Grid:
     def _settle(self, ending: Ending) -> None:
         cell = ending.cell
         if ending.kind == "held":
-            self.elsewhere[cell] = Watch(cell.folders())
+            self._leave(cell, Watch(cell.folders()))
             return
         if ending.kind in ("failed", "died"):
             self.failures[cell] += 1
@@ -146,6 +148,10 @@ class Grid:
             self.outcome.done_elsewhere.append(cell)
         self.unsettled.discard(cell)
         self.shown.ended(ending)
+
+    def _leave(self, cell: Cell, watch: Watch) -> None:
+        self.elsewhere[cell] = watch
+        self.shown.line(f"{cell}: another grid is at it; waiting for that")
 
     def _look_elsewhere(self) -> None:
         """Take over what others have let go of, finished or not."""

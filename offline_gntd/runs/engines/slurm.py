@@ -122,7 +122,7 @@ def _ending(job: submitit.Job, cell: Cell) -> Ending:
     try:
         return job.result()
     except Exception as error:
-        return died(cell, f"its job {job.job_id} ended as {job.state}", f"{job.stderr() or ''}{error}\n")
+        return died(cell, f"its job ended as {job.state}", f"job {job.job_id}: {job.stderr() or ''}{error}\n")
 
 
 def _number(text: str) -> int | str:
