@@ -114,7 +114,9 @@ def _read(cell: Cell, seed: int, shipped: dict[tuple, dict], estimates: rates.Ra
     if about.get("status") in FINISHED and not owner:
         same = about["config_hash"] == cell.config_hash
         return dataclasses.replace(run, state=about["status"] if same else "stale", step=about["steps"])
-    step = max(planning.reached(cell), int(last["step"]) if last else 0)
+    step = planning.reached(cell)
+    if owner and last:
+        step = max(step, int(last["step"]))
     run = dataclasses.replace(run, step=step, seconds_left=estimates.seconds(cell, step))
     if owner:
         return dataclasses.replace(run, state="running", host=owner.get("host"))
