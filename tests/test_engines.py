@@ -21,7 +21,7 @@ LONG = Experiment(
     GRID.datasets,
     ("dqn@widths=16x16@batch_size=32",),
     seeds=2,
-    protocol=Protocol(steps=20_000, evaluate_every=4_000, evaluate_episodes=2),
+    protocol=Protocol(steps=10_000, evaluate_every=2_000, evaluate_episodes=2),
 )
 
 
@@ -83,7 +83,7 @@ def test_a_lost_nodes_runs_go_on_elsewhere(ship, two_nodes, elsewhere, monkeypat
         deadline = time.monotonic() + 300
         while len(endings) < 2 and time.monotonic() < deadline:
             for event in engine.poll(0.2):
-                if isinstance(event, Progress) and event.step > 6_000 and lost is None:
+                if isinstance(event, Progress) and event.step > 3_000 and lost is None:
                     lost = event.cell
                     cluster.remove_node(node, allow_graceful=False)
                     cluster.add_node(num_cpus=1)
@@ -118,7 +118,7 @@ def test_a_job_that_slurm_stops_is_queued_again_and_goes_on(elsewhere):
                     ending = event
     assert ending.kind == "done"
     [resumed] = json.loads((cell.folder(0) / "run.json").read_text())["resumed_at"]
-    assert resumed >= interrupted[0] - 4_000
+    assert resumed >= interrupted[0] - 2_000
     assert bits.of_cells([cell]) == expected
 
 
