@@ -64,9 +64,16 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """On disk when this returns, so that a power cut leaves the file before or this one."""
+    with writing(path) as temporary, temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_text(path: Path, text: str) -> None:
-    with writing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -25,6 +25,13 @@ LONG = Experiment(
 )
 
 
+@pytest.fixture(autouse=True)
+def ray_as_nice_as_we_are(monkeypatch):
+    """Ray's workers else give way to all other work of the machine."""
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+
+
 @pytest.fixture
 def elsewhere(small_dataset, home, monkeypatch):
     """The bits that the local engine leaves, and then another home with the same data to run in."""
@@ -57,12 +64,11 @@ def test_24_cells_on_another_engine(engine, elsewhere, capfd):
 
 
 @pytest.fixture
-def two_nodes(monkeypatch):
+def two_nodes():
     """A Ray cluster of processes of this machine: a head that runs nothing, and a node of one CPU."""
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     yield cluster, cluster.add_node(num_cpus=1)
     cluster.shutdown()

@@ -28,10 +28,13 @@ class Held(Exception):
 
 
 class Lock:
-    """The lock of some folders, all or none. `check` tells an owner that was taken for dead that it was."""
+    """The lock of some folders, all or none; one that is Held may be waited for.
 
-    def __init__(self, folders: Sequence[Path]):
-        self.folders = folders
+    `check` tells an owner that was taken for dead that it was.
+    """
+
+    def __init__(self, folders: Sequence[Path], wait: bool = False):
+        self.folders, self.wait = folders, wait
         self.paths: list[Path] = []
         self.lost = False
         self.released = threading.Event()
@@ -45,12 +48,21 @@ class Lock:
     def acquire(self) -> "Lock":
         try:
             for folder in self.folders:
-                self.paths.append(_acquire(folder))
+                self.paths.append(self._acquire(folder))
         except BaseException:
             self.release()
             raise
         threading.Thread(target=self._beat, daemon=True).start()
         return self
+
+    def _acquire(self, folder: Path) -> Path:
+        while True:
+            try:
+                return _acquire(folder)
+            except Held:
+                if not self.wait:
+                    raise
+                time.sleep(0.05)
 
     def release(self) -> None:
         self.released.set()

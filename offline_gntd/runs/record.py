@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from offline_gntd.errors import UserError
-from offline_gntd.files import read_json, remove, write_json, write_text, writing
+from offline_gntd.files import read_json, remove, write_bytes, write_json, write_text
 
 FINISHED = ("done", "diverged")  # a diverged run is a result
 LOG = "run.log"  # what the run and what failed in it said, of every attempt
@@ -65,10 +64,7 @@ class Record:
         }
         buffer = io.BytesIO()  # torch.save to a file hides that the disk is full
         torch.save(content, buffer)
-        with writing(self._checkpoint(step)) as temporary, temporary.open("wb") as file:
-            file.write(buffer.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())  # the one before is about to go
+        write_bytes(self._checkpoint(step), buffer.getbuffer())
 
     def resume(self, step: int) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
         """Go back to the checkpoint of a step: rows measured after it are forgotten."""

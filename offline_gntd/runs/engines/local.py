@@ -16,6 +16,7 @@ from offline_gntd.runs.attempt import Ending, Options, Progress, attempt, died
 from offline_gntd.runs.experiments import Cell
 
 STOP = "stop"
+DYING_SECONDS = 10.0  # that a process may take to end after its pipe has
 
 
 class Local:
@@ -71,6 +72,8 @@ class Local:
             worker.send(worker.cell)
 
     def _replace(self, worker: "Worker") -> Iterator[Ending]:
+        worker.process.join(DYING_SECONDS)
+        worker.process.kill()
         worker.process.join()
         self.workers.remove(worker)
         if worker.cell is not None:

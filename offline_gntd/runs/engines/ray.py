@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from offline_gntd.datasets import Dataset, load
 from offline_gntd.errors import UserError
-from offline_gntd.files import home, remove, writing
+from offline_gntd.files import home, remove, write_bytes
 from offline_gntd.runs.attempt import Ending, Options, Progress, attempt, died
 from offline_gntd.runs.experiments import Cell
 from offline_gntd.runs.lock import Held, Lock
@@ -92,7 +92,10 @@ class Ray:
     def poll(self, seconds: float) -> Iterator[Progress | Ending]:
         refused, self.refused = self.refused, []
         yield from refused
-        ended, _ = ray.wait(list(self.tasks), timeout=seconds) if self.tasks else ([], [])
+        if not self.tasks:
+            time.sleep(seconds)
+            return
+        ended, _ = ray.wait(list(self.tasks), timeout=seconds)
         for event in ray.get(self.desk.drain.remote()):
             if isinstance(event, Delivery):
                 _unpack(event.cell, event.files)
@@ -224,7 +227,6 @@ def _unpack(cell: Cell, files: Files) -> None:
         folder = cell.folder(seed)
         before = set(folder.glob("checkpoint-*.pt"))
         for name in sorted(contents, key=lambda name: not name.startswith("checkpoint-")):
-            with writing(folder / name) as temporary:
-                temporary.write_bytes(contents[name])
+            write_bytes(folder / name, contents[name])
         for path in before - {folder / name for name in contents}:
             remove(path)
