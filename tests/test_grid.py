@@ -192,6 +192,23 @@ def test_ctrl_c_ends_a_grid_with_checkpoints(small_dataset, home):
     assert not (home / "results/endless/cartpole-replay-small/gndqn").exists()  # what had not begun did not
 
 
+@pytest.mark.slow
+def test_ctrl_c_twice_ends_it_now(small_dataset, home):
+    command = [sys.executable, "-m", "offline_gntd", "run", "endless", "--datasets", "cartpole-replay-small"]
+    command += ["--algorithms", "dqn", "--seeds", "1", "--steps", "100000000", "--workers", "1"]
+    grid = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ, text=True)
+    folder = home / "results/endless/cartpole-replay-small/dqn/seed-0"
+    wait_for(lambda: (folder / "run.json").exists())
+    for _ in range(2):
+        grid.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    _, told = grid.communicate(timeout=60)
+    assert grid.returncode == 130
+    assert "Traceback" not in told
+    worker = json.loads((folder / "run.json").read_text())["process"]
+    assert not Path(f"/proc/{worker}").exists()
+
+
 def test_the_longest_runs_come_first(small_dataset):
     """By measured rates; a cell of unknown length may be long."""
     cells = STUDY.cells()

@@ -1,10 +1,9 @@
 """Runs that are killed at any moment: what they leave in the end are the bits of a run that was not."""
 
 import json
-import os
+import multiprocessing
 import random
 import signal
-import subprocess
 import sys
 import time
 
@@ -13,10 +12,14 @@ import pytest
 from d4rl_files import arrays, write
 
 from offline_gntd.command_line import main
+from offline_gntd.runs.attempt import Options, attempt
 from offline_gntd.runs.experiments import Cell, Protocol
 
 KILLS = {"gndqn": 6, "td3_bc": 7, "gntd3_bc": 7}
-STEPS = {"gndqn": 8_000, "td3_bc": 2_000, "gntd3_bc": 1_200}  # some twenty seconds of work
+STEPS = {"gndqn": 5_000, "td3_bc": 1_500, "gntd3_bc": 1_000}  # some twelve seconds of work
+
+PROCESSES = multiprocessing.get_context("forkserver")  # torch is imported once
+PROCESSES.set_forkserver_preload(["offline_gntd.runs.run", "offline_gntd.runs.attempt"])
 
 
 @pytest.mark.slow
@@ -27,36 +30,24 @@ def test_killed_at_random_moments_it_leaves_the_same_bits(algorithm, small_datas
         source = str(write(home / "hopper_random-v2.hdf5", arrays(steps=1000, ends=((500, "timeout"),))))
     protocol = Protocol(STEPS[algorithm], evaluate_every=STEPS[algorithm] // 5, evaluate_episodes=2)
 
-    def cell(experiment):
-        return Cell(experiment, source, algorithm, (0,), protocol)
-
-    def command(experiment):
-        words = ["run", experiment, "--datasets", source, "--algorithms", algorithm, "--seeds", "1"]
-        words += ["--steps", str(protocol.steps), "--evaluate-every", str(protocol.evaluate_every)]
-        words += ["--evaluate-episodes", "2", "--workers", "1", "--retries", "0", "--checkpoint-seconds", "1"]
-        return words
-
-    assert main(command("undisturbed")) == 0
-    expected = bits.read(cell("undisturbed").folder(0))
-    about = json.loads((cell("undisturbed").folder(0) / "run.json").read_text())
-    span = about["training_seconds"] / (KILLS[algorithm] + 2)  # so that it is not over before the last kill
-
-    moments, resumed_at = random.Random(algorithm), []
-    folder = cell("killed").folder(0)
-    victim = None
-    for _ in range(KILLS[algorithm]):
-        grid = subprocess.Popen(
-            [sys.executable, "-m", "offline_gntd", *command("killed")], stderr=subprocess.DEVNULL
-        )
-        victim = worker_of(folder, but=victim)
-        time.sleep(moments.uniform(0, span))
-        os.kill(victim, signal.SIGKILL)
-        assert grid.wait(60) == 1
-        assert json.loads((folder / "run.json").read_text())["status"] == "failed"
+    undisturbed, killed = (
+        Cell(name, source, algorithm, (0,), protocol) for name in ("undisturbed", "killed")
+    )
+    assert finish(undisturbed) == 0
+    expected = bits.read(undisturbed.folder(0))
+    about = json.loads((undisturbed.folder(0) / "run.json").read_text())
+    folder, resumed_at = killed.folder(0), []
+    for moment in moments(KILLS[algorithm], about["training_seconds"]):
+        run = start(killed)
+        wait_for_status(folder, process=run.pid)
+        time.sleep(moment)
+        run.kill()
+        run.join()
+        assert run.exitcode == -signal.SIGKILL
+        assert [path.name for path in folder.glob("lock-*")]  # it held it to its end
         steps = [int(path.stem.partition("-")[2]) for path in folder.glob("checkpoint-*.pt")]
-        # without a checkpoint it begins anew
-        resumed_at = [*resumed_at, max(steps)] if steps else []
-    assert main(command("killed")) == 0
+        resumed_at = [*resumed_at, max(steps)] if steps else []  # without a checkpoint it begins anew
+    assert finish(killed) == 0
     assert json.loads((folder / "run.json").read_text())["resumed_at"] == resumed_at
     assert resumed_at[-1] > 0
     assert bits.read(folder) == expected
@@ -64,18 +55,44 @@ def test_killed_at_random_moments_it_leaves_the_same_bits(algorithm, small_datas
     print(f"{algorithm}: {KILLS[algorithm]} kills, resumed at {resumed_at}")
 
 
-def worker_of(folder, but):
-    """The process that now runs a run."""
+def moments(count, seconds):
+    """Random ones from at once to late, in any order, that do not add up to the whole of the run."""
+    draw = random.Random(count)
+    span = 1.5 * seconds / (count + 1)
+    found = [span * (i + draw.random()) / count for i in range(count)]
+    draw.shuffle(found)
+    return found
+
+
+def start(cell):
+    """A real run in a process of its own."""
+    process = PROCESSES.Process(target=make_attempt, args=(cell,))
+    process.start()
+    return process
+
+
+def finish(cell):
+    process = start(cell)
+    process.join()
+    return process.exitcode
+
+
+def make_attempt(cell):
+    sys.exit(attempt(cell, Options(checkpoint_seconds=1.0)).kind != "done")
+
+
+def wait_for_status(folder, process):
+    """Until a process has begun, or resumed, the run."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
             about = json.loads((folder / "run.json").read_text())
         except (OSError, ValueError):
             about = {}
-        if about.get("status") == "running" and about["process"] != but:
-            return about["process"]
+        if about.get("process") == process:
+            return
         time.sleep(0.01)
-    raise AssertionError(f"nobody runs {folder}")
+    raise AssertionError(f"{process} does not run {folder}")
 
 
 @pytest.mark.slow

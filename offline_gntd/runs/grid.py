@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
 from offline_gntd.files import require_writable
 from offline_gntd.runs import experiments, planning, rates, trackers
@@ -108,6 +107,7 @@ class Grid:
         with _interrupts(self):
             while self.unsettled:
                 if self.interrupted and not self.outcome.stopped:
+                    self.shown.line("stopping: the runs write their checkpoints; Ctrl-C again to stop now")
                     self.stop("interrupted")
                 for event in self.engine.poll(POLL_SECONDS):
                     if isinstance(event, Progress):
@@ -139,8 +139,6 @@ class Grid:
             self.outcome.failed.append(cell)
             self.shown.line(f"failed: {cell}: {ending.error}; see {log_of(cell)}")
         elif ending.kind == "unwritable":
-            if not self.outcome.stopped:
-                self.shown.line(f"stopping: {ending.error}")
             self.stop(ending.error)
         elif ending.kind == "done":
             self.outcome.done.append(cell)
@@ -159,10 +157,9 @@ class Grid:
             self.unsettled -= set(self.elsewhere)
             self.elsewhere = {}
             return
-        free = [cell for cell, watch in self.elsewhere.items() if not watch.held()]
-        for cell in free:
+        for cell in [cell for cell, watch in self.elsewhere.items() if not watch.held()]:
             del self.elsewhere[cell]
-            if planning.state(cell, load(cell.source).sha256) == "finished":
+            if planning.finished(cell):
                 self._settle(Ending(cell, "finished"))
             else:
                 self.engine.submit([cell])
@@ -176,7 +173,6 @@ def _interrupts(grid: Grid) -> Iterator[None]:
         if grid.interrupted:
             raise KeyboardInterrupt
         grid.interrupted = True
-        grid.shown.line("stopping: the runs write their checkpoints; Ctrl-C again to stop now")
 
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread

@@ -61,6 +61,14 @@ def state(cell: Cell, dataset_sha256: str | None, shipped_runs: dict[tuple, dict
     return next(found for found in ("missing", "stale", "finished") if found in states)
 
 
+def finished(cell: Cell) -> bool:
+    """Whether a cell's runs are at their end, with the data as it is now."""
+    try:
+        return state(cell, load(cell.source).sha256) == "finished"
+    except Missing:
+        return False
+
+
 def reached(cell: Cell) -> int:
     """The step a cell would go on from."""
     return max(set.intersection(*(Record(folder).checkpoint_steps() for folder in cell.folders())), default=0)
