@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import time
 
 import pytest
@@ -87,6 +88,9 @@ def test_status_from_disk_alone(half_done, capsys):
 def test_a_run_whose_owner_died_waits(half_done):
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(dict(machine="?", process=1, born="1")))
     assert states(status.read("study"))[1] == "running"  # elsewhere, for all we know
+    assert "silent" not in status.read("study").runs[1].text()
+    os.utime(half_done[1].folder(1) / "lock-0", (0, 0))
+    assert "silent for" in status.read("study").runs[1].text()
     owner = {"machine": lock.machine(), "process": 1, "born": "never"}
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(owner))
     assert states(status.read("study"))[1] == "waiting"

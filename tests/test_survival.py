@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import random
 import signal
 import sys
@@ -66,7 +67,7 @@ def moments(count, seconds):
 
 def start(cell):
     """A real run in a process of its own."""
-    process = PROCESSES.Process(target=make_attempt, args=(cell,))
+    process = PROCESSES.Process(target=make_attempt, args=(cell, os.environ["OFFLINE_GNTD_HOME"]))
     process.start()
     return process
 
@@ -77,7 +78,8 @@ def finish(cell):
     return process.exitcode
 
 
-def make_attempt(cell):
+def make_attempt(cell, home):
+    os.environ["OFFLINE_GNTD_HOME"] = home  # the server that forks has that of the first test
     sys.exit(attempt(cell, Options(checkpoint_seconds=1.0)).kind != "done")
 
 

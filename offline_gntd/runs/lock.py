@@ -111,12 +111,12 @@ class Watch:
 
 
 def owner(folder: Path) -> dict[str, Any] | None:
-    """Who holds a folder, if that is known: its machine is another one, or its process lives."""
+    """Who holds a folder, as far as one look can tell, and for how long it has been silent by our clock."""
     path = _newest(folder)
-    if path is None:
+    found, heartbeat = _read(path) if path else ({}, None)
+    if heartbeat is None or (found.get("machine") == machine() and not _lives(found)):
         return None
-    found, _ = _read(path)
-    return found if found.get("machine") != machine() or _lives(found) else None
+    return found | {"silent_seconds": max(0.0, time.time() - heartbeat / 1e9)}
 
 
 def _acquire(folder: Path) -> Path:

@@ -26,6 +26,7 @@ class RunStatus:
     updates_per_second: float | None = None  # evaluations included
     seconds_left: float | None = None
     host: str | None = None
+    silent_seconds: float = 0.0  # since its owner's last sign of life
     error: str | None = None
     log: str | None = None
 
@@ -38,6 +39,9 @@ class RunStatus:
         if self.state == "running":
             words += [f"{self.updates_per_second:.0f} updates/s"] if self.updates_per_second else []
             words += [f"{duration(self.seconds_left)} left", f"on {self.host}"]
+            words += (
+                [f"silent for {duration(self.silent_seconds)}"] if self.silent_seconds > lock.PATIENCE else []
+            )
         if self.error:
             words += [self.error, f"see {self.log}"]
         return ", ".join(words)
@@ -119,7 +123,8 @@ def _read(cell: Cell, seed: int, shipped: dict[tuple, dict], estimates: rates.Ra
         step = max(step, int(last["step"]))
     run = dataclasses.replace(run, step=step, seconds_left=estimates.seconds(cell, step))
     if owner:
-        return dataclasses.replace(run, state="running", host=owner.get("host"))
+        silent = owner["silent_seconds"]
+        return dataclasses.replace(run, state="running", host=owner.get("host"), silent_seconds=silent)
     if about.get("status") == "failed":
         return dataclasses.replace(run, state="failed", error=about["error"], log=about["log"])
     return run
