@@ -17,8 +17,13 @@ quickstart: $(READY)
 test: $(READY) lint
 	$(BIN)/pytest
 
-test-all: $(READY) lint
+test-all: $(READY) .venv/.ready-all lint
 	$(BIN)/pytest -m "not conformance"
+
+# the engines and logs that are extras
+.venv/.ready-all: pyproject.toml $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev,ray,slurm,tensorboard,wandb]"
+	touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .

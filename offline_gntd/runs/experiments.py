@@ -13,6 +13,7 @@ from offline_gntd.datasets.names import results_name
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.files import home, read_json, write_json
 from offline_gntd.runs import results
+from offline_gntd.runs.lock import Lock
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,9 @@ class Cell:
     def folder(self, seed: int) -> Path:
         return home() / "results" / self.experiment / self.dataset / self.algorithm / f"seed-{seed}"
 
+    def folders(self) -> list[Path]:
+        return [self.folder(seed) for seed in self.seeds]
+
     def __str__(self) -> str:
         seeds = f"{self.seeds[0]}" if len(self.seeds) == 1 else f"{self.seeds[0]}–{self.seeds[-1]}"
         return f"{self.dataset} {self.algorithm} seed {seeds}"
@@ -188,8 +192,13 @@ def from_file(path: Path) -> Experiment:
 def store(experiment: Experiment) -> None:
     """Remember what was asked for, so that a table knows which runs are missing.
 
-    A grid may be run in parts: under the same protocol its datasets, algorithms and seeds add up.
+    A grid may be run in parts, also at once: under one protocol its datasets, algorithms and seeds add up.
     """
+    with Lock([stored_path(experiment.name).parent], wait=True):
+        _store(experiment)
+
+
+def _store(experiment: Experiment) -> None:
     if stored_path(experiment.name).exists():
         before = find(experiment.name)
         if before.protocol == experiment.protocol:
