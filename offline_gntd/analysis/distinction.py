@@ -30,7 +30,7 @@ def best(samples: Mapping[Hashable, np.ndarray], lower: bool = False) -> set[Has
 
 
 def permutation_p(high: np.ndarray, low: np.ndarray) -> float:
-    """The share of splits of the pooled values whose means differ by at least as much: one-sided and exact."""
+    """The share of splits of the pooled values whose means differ by at least as much, one-sided."""
     pooled = np.concatenate([high, low])
     chosen = pooled[_splits(len(pooled), len(high))].sum(1)
     # splits of equal sums must count as equal however their sums round
