@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offline_gntd.algorithms import CATALOGUE, configured, preset
+from offline_gntd.algorithms import catalogue, configured, preset
 from offline_gntd.configuration import digest, to_dict
 from offline_gntd.datasets.names import results_name
 from offline_gntd.errors import UserError, unknown
@@ -46,8 +46,11 @@ class Experiment:
         names = self.dataset_names()
         for twice in {name for name in names if names.count(name) > 1}:
             raise UserError(f"two datasets of {self.name} would both be called {twice!r}; rename a file")
+
+    def check_algorithms(self) -> None:
+        """Refuse an unknown name or field before anything is run; results are read without knowing them."""
         for algorithm in self.algorithms:
-            preset(algorithm)  # an unknown name or field stops here, before anything is run
+            preset(algorithm)
 
     def cells(self) -> list["Cell"]:
         """All runs, as stacks of seeds."""
@@ -174,8 +177,8 @@ def with_results() -> list[str]:
 
 
 def _of_runs(name: str, runs: list[dict[str, Any]]) -> Experiment:
-    """Shipped runs are sorted by name; a table has the catalogue's order of algorithms, the paper's of splits."""
-    presets = list(CATALOGUE)
+    """Shipped runs are sorted by name; a table has the catalogue's order and, of splits, the paper's."""
+    presets = list(catalogue())
     splits = [f"{body}-{split}" for split in SPLITS for body in BODIES]
 
     def place(known: list[str], found: str) -> int:
