@@ -319,7 +319,8 @@ def test_published_numbers_beside_ours(locomotion):
     assert (corl["mean"], corl["covered"]) == (82.71, False)
     rows = [[cell.text for cell in row] for row in table.rows]
     assert rows[1] == [
-        "walker2d-medium-v2", "TD3+BC", "score", "103.5", "[101.5, 105.5]", "paper", "79.4 ± 1.60", "+24.1", "no",
+        "walker2d-medium-v2", "TD3+BC", "score", "103.5", "[101.5, 105.5]",
+        "paper", "79.4 ± 1.6", "+24.1", "no",
     ]  # fmt: skip
     assert "it does for 0 of 2 (paper, score), 0 of 2 (CORL, score)" in table.caption
     assert "FEW SEEDS (2)" in table.caption

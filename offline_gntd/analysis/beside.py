@@ -7,7 +7,7 @@ import pandas as pd
 
 from offline_gntd.analysis import bellman, captions, published, statistics, values
 from offline_gntd.analysis.selection import Selection
-from offline_gntd.analysis.table import Cell, Row, Table, minus, number
+from offline_gntd.analysis.table import Cell, Row, Table, number, tenths
 from offline_gntd.analysis.values import Measure
 from offline_gntd.errors import UserError
 
@@ -67,19 +67,20 @@ def _line(fact: dict, samples: pd.DataFrame) -> dict:
 
 
 def _row(line: dict) -> Row:
-    interval = "—" if math.isnan(line["low"]) else f"[{number(line['low'])}, {number(line['high'])}]"
+    written = tenths if line["metric"] == "score" else number
+    interval = "—" if math.isnan(line["low"]) else f"[{written(line['low'])}, {written(line['high'])}]"
     reached = "" if line["seeds"] == line["of"] else f" ({line['seeds']}/{line['of']})"
-    theirs = number(line["mean"]) + ("" if pd.isna(line["std"]) else f" ± {number(line['std'])}")
+    theirs = written(line["mean"]) + ("" if pd.isna(line["std"]) else f" ± {written(line['std'])}")
     difference = line["ours"] - line["mean"]
     texts = (
         line["dataset"],
         line["label"],
         METRICS[line["metric"]],
-        number(line["ours"]) + reached,
+        written(line["ours"]) + reached,
         interval,
         line["source"],
         theirs,
-        minus(f"{'+' if difference > 0 else ''}{number(difference)}"),
+        ("+" if difference > 0 else "") + written(difference),
         {True: "yes", False: "no", None: "—"}[line["covered"]],
     )
     return tuple(map(Cell, texts))

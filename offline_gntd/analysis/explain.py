@@ -56,7 +56,7 @@ class Explanation:
 
     def _differences(self) -> list[str]:
         if self.changed is None:
-            return ["  not known: the preset is not in the catalogue here; --import its file"]
+            return ["  not known here: the preset is in a file to --import"]
         return _pairs({path: f"{run}, not {own}" for path, (own, run) in self.changed.items()}) or [
             "  nothing"
         ]
@@ -168,6 +168,9 @@ def _commands(selection: Selection) -> list[str]:
     words += ["--datasets", source, "--seeds", selection.experiment.seeds]
     for field in dataclasses.fields(protocol):
         words += [f"--{field.name.replace('_', '-')}", getattr(protocol, field.name)]
+    for path in run["versions"]:
+        if path.endswith(".py"):  # a file of the user's own
+            words += ["--import", path]
     if run["device"] != "cpu":
         words += ["--device", run["device"]]
     return [*commands, shlex.join(map(str, words))]

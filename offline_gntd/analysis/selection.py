@@ -36,7 +36,7 @@ class Selection:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What a table calls each algorithm: as its runs say, else its preset; one not known here, its name."""
+        """What a table calls each algorithm: as its runs say, else as its preset, if that is known here."""
         known = self.runs.drop_duplicates("algorithm").set_index("algorithm")["label"].to_dict()
         return {name: known.get(name) or _label(name) for name in self.experiment.algorithms}
 
