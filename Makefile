@@ -17,8 +17,14 @@ quickstart: $(READY)
 test: $(READY) lint
 	$(BIN)/pytest
 
-test-all: $(READY) lint
+test-all: .venv/.browser lint
 	$(BIN)/pytest -m "not conformance"
+
+# a Chromium of the system's, else one of playwright's own
+.venv/.browser: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev,browser]"
+	command -v chromium || command -v chromium-browser || command -v google-chrome || $(BIN)/playwright install chromium
+	touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -17,7 +17,14 @@ from offline_gntd.configuration import to_dict
 from offline_gntd.errors import UserError
 from offline_gntd.runs.results import KEY, shipped_path
 
-SHOWN = ("return", "bellman_error", "training_cpu_seconds")  # of the last evaluation, beside the score
+SHOWN = (
+    "value",
+    "step",
+    "score",
+    "return",
+    "bellman_error",
+    "training_cpu_seconds",
+)  # all but the first: last
 
 
 @dataclass(frozen=True)
@@ -116,19 +123,16 @@ def _value(selection: Selection) -> str:
 
 def _seeds(selection: Selection) -> list[dict[str, Any]]:
     last = selection.evaluations.sort_values("step").groupby(KEY, sort=False).tail(1).set_index("seed")
-    found = values.read(selection, usual(selection.experiment.name)).set_index("seed")["value"]
+    last["value"] = values.read(selection, usual(selection.experiment.name)).set_index("seed")["value"]
+    shown = [name for name in SHOWN if name in last and last[name].notna().any()]
     lines = []
     for run in selection.runs.to_dict("records"):
         seed = run["seed"]
-        line = {
-            "seed": seed,
-            "status": run["status"],
-            "value": found[seed],
-            "updates": int(last["step"].get(seed, 0)),
-        }
-        line |= {"last score": last["score"].get(seed)}
-        line |= {name: last[name].get(seed) for name in SHOWN if name in last and last[name].notna().any()}
-        lines.append(line | {"finished": run["finished"], "kept in": _place(selection, seed)})
+        numbers = {name: float(last[name][seed]) if seed in last.index else None for name in shown}
+        lines.append(
+            {"seed": seed, "status": run["status"], **numbers}
+            | {"finished": run["finished"], "kept in": _place(selection, seed)}
+        )
     return lines
 
 
