@@ -23,7 +23,7 @@ def whole(title: str, body: str) -> str:
 
 
 def table(made: "Table", title: str = "") -> str:
-    words = [_of_words(made.rows, place) for place in range(len(made.columns))]
+    words = made.columns_of_words()
     heads = "".join(
         f'<th scope="col" aria-sort="none"{_class(of_words)}><button>{escape(name)}</button></th>'
         for name, of_words in zip(made.columns, words, strict=True)
@@ -49,12 +49,6 @@ def warnings(sentences: Iterable[str]) -> str:
 
 def folded(title: str, body: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{body}</details>"
-
-
-def _of_words(rows: "tuple[Row, ...]", place: int) -> bool:
-    """Whether a column holds words rather than numbers."""
-    texts = {row[place].text for row in rows} - {"missing", "—", ""}
-    return any(text[0].isalpha() for text in texts)
 
 
 def _class(of_words: bool) -> str:

@@ -44,6 +44,12 @@ class Table:
     def legend(self) -> str:
         return " ".join(part for part in (self.note, self.caption) if part)
 
+    def columns_of_words(self) -> list[bool]:
+        """Which columns hold words rather than numbers, and are set from the left."""
+        columns = zip(*self.rows, strict=True)
+        texts = [{cell.text for cell in column} - {"missing", "—", ""} for column in columns]
+        return [any(text[0].isalpha() for text in column) for column in texts]
+
     def text(self, form: str) -> str:
         if form not in FORMS:
             raise unknown("format", form, FORMS)
@@ -101,7 +107,7 @@ def to_latex(table: Table) -> str:
         r"\begin{table}",
         r"\centering\small",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+        rf"\begin{{tabular}}{{{''.join('l' if words else 'r' for words in table.columns_of_words())}}}",
         r"\toprule",
         " & ".join(map(_escape, table.columns)) + r" \\",
         r"\midrule",
