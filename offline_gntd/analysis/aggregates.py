@@ -1,5 +1,8 @@
 """Algorithms over all datasets of an experiment: aggregate scores and who beats whom, with intervals."""
 
+import itertools
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 
@@ -19,44 +22,48 @@ def table(selection: Selection, measure: Measure) -> Table:
     for label, scores in found.items():
         made = statistics.estimates(scores, statistics.AGGREGATES, rng)
         shape = f"{scores.shape[0]} × {scores.shape[1]}"
-        rows.append((Cell(label), Cell(shape), *(Cell(_text(e, tenths)) for e in made.values())))
-        lines += [{"algorithm": label, "statistic": name, **e._asdict()} for name, e in made.items()]
-    parts = [
-        "Over all datasets, [95 % intervals].",
-        "Median: over datasets, of the mean over seeds. IQM: mean of the middle half of all runs.",
-        f"Optimality gap: mean shortfall from {statistics.GOAL:g}, less is better.",
-    ]
-    return _table(
-        "statistics",
-        selection,
-        measure,
+        rows.append((Cell(label), Cell(shape), *(Cell(_text(each, tenths)) for each in made.values())))
+        lines += [{"algorithm": label, "statistic": name, **each._asdict()} for name, each in made.items()]
+    what = (
+        "Over all datasets, [95 % intervals]. Median: over datasets, of the mean over seeds. "
+        "IQM: mean of the middle half of all runs. "
+        f"Optimality gap: mean shortfall from {statistics.GOAL:g}, less is better."
+    )
+    return Table(
+        f"{selection.experiment.name}-statistics",
+        _caption(what, selection, measure, found),
         ("algorithm", "seeds × datasets", *statistics.AGGREGATES),
-        rows,
-        lines,
-        parts,
-        found,
+        tuple(rows),
+        pd.DataFrame(lines),
+        selection.missing,
     )
 
 
 def improvement_table(selection: Selection, measure: Measure) -> Table:
     """The probability that the row's algorithm beats the column's."""
     found, rng = matrices(selection, measure), np.random.default_rng(SEED)
-    rows, lines = [], []
-    for label, x in found.items():
-        cells = [Cell(label)]
-        for other, y in found.items():
-            if label == other:
-                cells.append(Cell("—"))
-                continue
-            made = statistics.improvement(x, y, rng)
-            cells.append(Cell(_text(made, "{:.2f}".format), bold=made.low > 0.5))
-            lines.append({"algorithm": label, "against": other, **made._asdict()})
-        rows.append(tuple(cells))
-    parts = [
-        "Probability that a run of the row's algorithm scores more than one of the column's on a random",
-        "dataset, a tie counting half; [95 % intervals]. Bold: the interval lies above 0.5.",
+    lines = [
+        {"algorithm": x, "against": y, **statistics.improvement(found[x], found[y], rng)._asdict()}
+        for x, y in itertools.permutations(found, 2)
     ]
-    return _table("improvement", selection, measure, ("algorithm", *found), rows, lines, parts, found)
+    cells = {
+        (line["algorithm"], line["against"]): Cell(
+            _text(Estimate(line["value"], line["low"], line["high"]), "{:.2f}".format), bold=line["low"] > 0.5
+        )
+        for line in lines
+    }
+    what = (
+        "Probability that a run of the row's algorithm scores more than one of the column's on a random "
+        "dataset, a tie counting half; [95 % intervals]. Bold: the interval lies above 0.5."
+    )
+    return Table(
+        f"{selection.experiment.name}-improvement",
+        _caption(what, selection, measure, found),
+        ("algorithm", *found),
+        tuple((Cell(x), *(cells.get((x, y), Cell("—")) for y in found)) for x in found),
+        pd.DataFrame(lines),
+        selection.missing,
+    )
 
 
 def matrices(selection: Selection, measure: Measure) -> dict[str, np.ndarray]:
@@ -73,10 +80,10 @@ def matrices(selection: Selection, measure: Measure) -> dict[str, np.ndarray]:
     return found
 
 
-def _table(kind, selection, measure, columns, rows, lines, parts, found) -> Table:
+def _caption(what: str, selection: Selection, measure: Measure, found: dict[str, np.ndarray]) -> str:
     longest = int(selection.evaluations.groupby(KEY).size().max())
-    caption = [
-        *parts,
+    parts = [
+        what,
         f"Stratified bootstrap: {RESAMPLES:,} resamples of the seeds of each dataset, percentiles, seeded.",
         *statistics.caution(min(map(len, found.values()))),
         f"Normalised scores; {captions.training(selection)}",
@@ -84,9 +91,8 @@ def _table(kind, selection, measure, columns, rows, lines, parts, found) -> Tabl
         captions.data(selection),
         *selection.notes,
     ]
-    name = f"{selection.experiment.name}-{kind}"
-    return Table(name, " ".join(caption), columns, tuple(rows), pd.DataFrame(lines), selection.missing)
+    return " ".join(parts)
 
 
-def _text(estimate: Estimate, written) -> str:
+def _text(estimate: Estimate, written: Callable[[float], str]) -> str:
     return f"{written(estimate.value)} [{written(estimate.low)}, {written(estimate.high)}]"

@@ -24,34 +24,37 @@ class Layout:
 
 
 USUAL = Layout()
+TOTAL = "total"
 
 
 def table(selection: Selection, measure: Measure = LAST_SCORE, layout: Layout = USUAL) -> Table:
+    """Scores of datasets × algorithms have totals below and published numbers beside them."""
     lines = with_missing(selection, values.read(selection, measure))
     lines = lines.assign(row=axis(lines, layout.rows), column=axis(lines, layout.columns))
     _refuse_crowded_cells(lines, layout)
-    long = summary(lines, measure)
     rows, columns = ordered(lines["row"], layout.rows), ordered(lines["column"], layout.columns)
-    expected = selection.experiment.seeds
+    scored = layout == USUAL and measure.metric == "score"
+    others = published.beside(selection) if scored else pd.DataFrame()
+    summed = scored and len(rows) > 1 and selection.comparable
+    long = summary(lines, measure)
+    long = pd.concat([long, totals_of(lines, measure)], ignore_index=True) if summed else long
     cells = {
-        (line["row"], line["column"]): _cell(line, measure, expected) for line in long.to_dict("records")
+        (line["row"], line["column"]): _cell(line, measure, selection.experiment.seeds)
+        for line in long.to_dict("records")
     }
-    body = [[cells.get((row, column), Cell("")) for column in columns] for row in rows]
-    foot, usual = (), layout == USUAL
-    others = published.beside(selection) if usual and measure.metric == "score" else pd.DataFrame()
-    if usual and measure.metric == "score":
-        totals = totals_of(lines, measure)
-        if len(totals) and len(rows) > 1 and not any(note.startswith("MIXED") for note in selection.notes):
-            long = pd.concat([long, totals], ignore_index=True)
-            foot = (_foot(totals, columns, len(others.columns), measure, expected),)
+
+    def row_of(name: str, without_ours: str, without_others: str) -> Row:
+        ours = [cells.get((name, column), Cell(without_ours)) for column in columns]
+        return (Cell(name), *ours, *(Cell(others[column].get(name, without_others)) for column in others))
+
     return Table(
         selection.experiment.name,
-        _caption(selection, measure, lines, foot, others),
+        _caption(selection, measure, lines, summed, others),
         (_title(layout), *columns, *others.columns),
-        tuple((Cell(row), *cells, *_published(others, row)) for row, cells in zip(rows, body, strict=True)),
+        tuple(row_of(name, "", "—") for name in rows),
         long.drop(columns=["row", "column", "bold"]),
         selection.missing,
-        foot,
+        (row_of(TOTAL, "missing", ""),) if summed else (),
     )
 
 
@@ -107,8 +110,8 @@ def totals_of(lines: pd.DataFrame, measure: Measure) -> pd.DataFrame:
         **{measure.metric: ("value", "mean"), f"{measure.metric}_std": ("value", "std")},
     )
     best = _best(per_seed, measure)
-    totals = totals.reset_index().assign(dataset="total", protocol=measure.protocol)
-    return totals.assign(column=totals["label"], row="total", bold=totals["algorithm"].isin(best))
+    totals = totals.reset_index().assign(dataset=TOTAL, protocol=measure.protocol)
+    return totals.assign(column=totals["label"], row=TOTAL, bold=totals["algorithm"].isin(best))
 
 
 def _best(lines: pd.DataFrame, measure: Measure) -> set:
@@ -127,15 +130,6 @@ def _cell(line: dict, measure: Measure, expected: int) -> Cell:
     return Cell(result(line, measure.metric, expected, written), bold=line["bold"])
 
 
-def _foot(totals: pd.DataFrame, columns: list[str], others: int, measure: Measure, expected: int) -> Row:
-    cells = {line["column"]: _cell(line, measure, expected) for line in totals.to_dict("records")}
-    return (Cell("total"), *(cells.get(column, Cell("missing")) for column in columns), *[Cell("")] * others)
-
-
-def _published(others: pd.DataFrame, row: str) -> list[Cell]:
-    return [Cell(others[column].get(row, "—") or "—") for column in others.columns]
-
-
 def _refuse_crowded_cells(lines: pd.DataFrame, layout: Layout) -> None:
     for (row, column), group in lines.groupby(["row", "column"], sort=False):
         cells = list(dict.fromkeys(zip(group["dataset"], group["algorithm"], strict=True)))
@@ -151,7 +145,7 @@ def _title(layout: Layout) -> str:
 
 
 def _caption(
-    selection: Selection, measure: Measure, lines: pd.DataFrame, foot: tuple, others: pd.DataFrame
+    selection: Selection, measure: Measure, lines: pd.DataFrame, summed: bool, others: pd.DataFrame
 ) -> str:
     averaged = int(lines["evaluations"].max()) if lines["evaluations"].notna().any() else 1
     what = "Normalised score (0 random, 100 expert)" if measure.metric == "score" else measure.metric
@@ -161,7 +155,7 @@ def _caption(
         captions.data(selection),
         *captions.marks(selection),
     ]
-    if foot:
+    if summed:
         parts.append("Total: mean over seeds of a seed's sum over datasets, and the std of these sums.")
     if measure.direction:
         parts.append(f"{distinction.RULE} Compared are the algorithms on one dataset.")

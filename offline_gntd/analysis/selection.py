@@ -35,6 +35,11 @@ class Selection:
     notes: tuple[str, ...]  # what a reader should be told
 
     @property
+    def comparable(self) -> bool:
+        """Whether the datasets' scores may be added up."""
+        return not mixtures.notes(self.runs)
+
+    @property
     def labels(self) -> dict[str, str]:
         """What a table calls each algorithm: as its runs say, else as its preset, if that is known here."""
         known = self.runs.drop_duplicates("algorithm").set_index("algorithm")["label"].to_dict()

@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +74,7 @@ def minus(text: str) -> str:
     return text.replace("-", "−").replace("e−", "e-")
 
 
-def result(line: dict[str, Any], column: str, expected: int, written=tenths) -> str:
+def result(line: dict[str, Any], column: str, expected: int, written: Callable[[float], str] = tenths) -> str:
     """mean ± std of a line, with † for diverged seeds and k/n where seeds are missing."""
     text = written(line[column])
     if not math.isnan(line[f"{column}_std"]):
