@@ -108,14 +108,14 @@ def quickstart(args: argparse.Namespace) -> int:
 
 
 def algorithms(args: argparse.Namespace) -> None:
-    from offline_gntd.algorithms import CATALOGUE, preset
+    from offline_gntd.algorithms import catalogue, preset
     from offline_gntd.configuration import flatten
 
     if args.name:
         for path, value in flatten(preset(args.name).config).items():
             print(f"{path:<24} {'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
     else:
-        for name, entry in CATALOGUE.items():
+        for name, entry in catalogue().items():
             print(f"{name:<14} {entry.label}")
 
 
@@ -251,13 +251,15 @@ def _experiment(args: argparse.Namespace):
     algorithms = tuple(args.algorithms or base.algorithms)
     if not algorithms or not (args.datasets or base.datasets):
         raise UserError(f"{base.name} names no algorithms or no datasets; add --algorithms … --datasets …")
-    return Experiment(
+    experiment = Experiment(
         base.name,
         tuple(args.datasets or base.datasets),
         _variants(algorithms, args.settings),
         seeds=base.seeds if args.seeds is None else args.seeds,
         protocol=dataclasses.replace(base.protocol, **protocol),
     )
+    experiment.check_algorithms()
+    return experiment
 
 
 def _variants(algorithms: tuple[str, ...], settings: list[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from offline_gntd.datasets.dataset import Dataset, Missing
 from offline_gntd.datasets.discrete import build
+from offline_gntd.datasets.imported import Source
 from offline_gntd.datasets.loading import load
 
-__all__ = ["Dataset", "Missing", "build", "load"]
+__all__ = ["Dataset", "Missing", "Source", "build", "load"]
