@@ -9,7 +9,7 @@ import pytest
 
 from offline_gntd.analysis import figures, render
 from offline_gntd.analysis.table import FORMS
-from offline_gntd.command_line import main
+from offline_gntd.command_line import main, parser, runs
 from offline_gntd.command_line.analysis import FIGURES, FORMATS, KINDS
 
 STUDY = ["run", "study", "--datasets", "cartpole-replay-small", "--seeds", "1", "--steps", "40"]
@@ -147,3 +147,13 @@ def test_a_closed_pipe_is_no_error():
         ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, env=os.environ
     )
     assert "Traceback" not in done.stderr
+
+
+def test_a_gpu_trains_all_seeds_of_a_cell_together():
+    def stack(*options):
+        return runs._experiment(parser().parse_args(["run", "table1", *options])).protocol.stack
+
+    assert stack() == 1
+    assert stack("--device", "cuda") == 5
+    assert stack("--device", "cuda", "--seeds", "3") == 3
+    assert stack("--device", "cuda", "--stack", "1") == 1

@@ -28,7 +28,12 @@ def add_commands(commands) -> None:
     command.add_argument("--steps", type=int, metavar="N", help="updates per run")
     command.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations")
     command.add_argument("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation")
-    command.add_argument("--stack", type=int, metavar="N", help="seeds trained together in one process")
+    command.add_argument(
+        "--stack",
+        type=int,
+        metavar="N",
+        help="seeds trained together in one process (default: the experiment's on a CPU, all of them on a GPU)",
+    )
     command.add_argument(
         "--set",
         action="append",
@@ -248,6 +253,9 @@ def _experiment(args: argparse.Namespace):
         base = experiments.find(args.experiment)
     fields = {field.name for field in dataclasses.fields(Protocol)}
     protocol = {name: value for name, value in vars(args).items() if name in fields and value is not None}
+    seeds = base.seeds if args.seeds is None else args.seeds
+    if args.device != "cpu":
+        protocol.setdefault("stack", seeds)  # one process has it all to itself
     algorithms = tuple(args.algorithms or base.algorithms)
     if not algorithms or not (args.datasets or base.datasets):
         raise UserError(f"{base.name} names no algorithms or no datasets; add --algorithms … --datasets …")
@@ -255,7 +263,7 @@ def _experiment(args: argparse.Namespace):
         base.name,
         tuple(args.datasets or base.datasets),
         _variants(algorithms, args.settings),
-        seeds=base.seeds if args.seeds is None else args.seeds,
+        seeds=seeds,
         protocol=dataclasses.replace(base.protocol, **protocol),
     )
     experiment.check_algorithms()
