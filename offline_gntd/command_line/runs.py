@@ -32,7 +32,7 @@ def add_commands(commands) -> None:
         "--stack",
         type=int,
         metavar="N",
-        help="seeds trained together in one process (default: the experiment's on a CPU, all of them on a GPU)",
+        help="seeds trained together in one process (default: the experiment's; on a GPU all)",
     )
     command.add_argument(
         "--set",
