@@ -78,7 +78,7 @@ def caption(selection: Selection, found: pd.DataFrame) -> str:
     """What a reader of published numbers beside ours should know."""
     shown = set(zip(found["source"], found["metric"].eq("score"), strict=True))
     words = [
-        f"{line.source}'s: {line.protocol}."
+        f"{line.source} ({line.protocol})"
         for line in read("sources.csv").itertuples()
         if (line.source, line.table == "locomotion") in shown
     ]
