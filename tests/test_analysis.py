@@ -243,7 +243,7 @@ def test_final_evaluations_totals_and_published_numbers(locomotion):
     assert columns["paper TD3+BC"].text == "100.2 ± 0.2"
     assert columns["CORL TD3+BC"].text == "60.4 ± 3.5"
     assert "d3rlpy TD3+BC" not in columns  # its numbers are for v0
-    assert "CORL's: D4RL v2" in table.caption
+    assert "CORL (D4RL v2, last evaluation)" in table.caption
     assert "have such names" not in table.caption
 
 

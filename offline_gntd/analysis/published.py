@@ -78,17 +78,18 @@ def caption(selection: Selection, found: pd.DataFrame) -> str:
     """What a reader of published numbers beside ours should know."""
     shown = set(zip(found["source"], found["metric"].eq("score"), strict=True))
     words = [
-        f"{line.source}'s: {line.protocol}."
+        f"{line.source} ({line.protocol})"
         for line in read("sources.csv").itertuples()
         if (line.source, line.table == "locomotion") in shown
     ]
     runs = selection.runs.drop_duplicates("dataset")
     others = int((runs["dataset_stands_for"].notna() & (runs["dataset_origin"] != "d4rl")).sum())
+    sentence = f"Published numbers: {'; '.join(words)}."
     if others:
-        words.append(
-            f"They are for D4RL's own files; {others} of our datasets have such names but are not these."
+        sentence += (
+            f" They are for D4RL's own files; {others} of our datasets have such names but are not these."
         )
-    return f"Published numbers: {' '.join(words)}"
+    return sentence
 
 
 def inconsistencies() -> list[str]:

@@ -106,7 +106,7 @@ def quickstart(args: argparse.Namespace) -> int:
         build(name)
     grid.run(experiment)
     table, written = render.table(experiment.name)
-    written += render.figure(experiment.name)
+    written += render.figure(experiment.name, ["updates"])
     print("\n" + table.text("md"))
     print("written: " + ", ".join(map(str, written)))
     return 1 if table.missing else 0
