@@ -13,10 +13,10 @@ def read(folder):
     about = json.loads((folder / "run.json").read_text())
     return {
         "scores": [_untimed(row) for row in rows(folder / "scores.csv")],
-        "metrics": rows(folder / "metrics.csv"),
+        "metrics": [_untimed(row) for row in rows(folder / "metrics.csv")],
         "state": {name: tensor.numpy().tobytes() for name, tensor in content["state"].items()},
         "kept scores": [_untimed(row) for row in content["scores"]],
-        "kept metrics": content["metrics"],
+        "kept metrics": [_untimed(row) for row in content["metrics"]],
         "about": {key: about[key] for key in ("status", "steps", "config_hash", "dataset_sha256", "seed")},
     }
 

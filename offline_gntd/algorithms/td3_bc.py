@@ -104,6 +104,6 @@ PRESETS = {
     # both factors averaged, and a larger step than the plain gradient bears: docs/differences.md
     "gntd3_bc": Preset(
         "GNTD3+BC",
-        TD3BC(critic_learning_rate=1e-3, kfac=KFAC(damping=0.25, momentum=0.2, average_G=True)),
+        TD3BC(critic_learning_rate=3e-3, kfac=KFAC(damping=0.25, momentum=0.2, average_G=True)),
     ),
 }
