@@ -42,16 +42,14 @@ def table(selection: Selection, measure: Measure) -> Table:
 def improvement_table(selection: Selection, measure: Measure) -> Table:
     """The probability that the row's algorithm beats the column's."""
     found, rng = matrices(selection, measure), np.random.default_rng(SEED)
-    lines = [
-        {"algorithm": x, "against": y, **statistics.improvement(found[x], found[y], rng)._asdict()}
-        for x, y in itertools.permutations(found, 2)
-    ]
+    estimates = {}
+    for x, y in itertools.combinations(found, 2):
+        estimates[x, y] = statistics.improvement(found[x], found[y], rng)
+        estimates[y, x] = estimates[x, y].complement()
     cells = {
-        (line["algorithm"], line["against"]): Cell(
-            _text(Estimate(line["value"], line["low"], line["high"]), "{:.2f}".format), bold=line["low"] > 0.5
-        )
-        for line in lines
+        pair: Cell(_text(each, "{:.2f}".format), bold=each.low > 0.5) for pair, each in estimates.items()
     }
+    lines = [{"algorithm": x, "against": y, **each._asdict()} for (x, y), each in estimates.items()]
     what = (
         "Probability that a run of the row's algorithm scores more than one of the column's on a random "
         "dataset, a tie counting half; [95 % intervals]. Bold: the interval lies above 0.5."

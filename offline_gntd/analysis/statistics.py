@@ -35,6 +35,10 @@ class Estimate(NamedTuple):
     def covers(self, value: float) -> bool:
         return self.low <= value <= self.high
 
+    def complement(self) -> "Estimate":
+        """Of the opposite event, where this is of a probability."""
+        return Estimate(1 - self.value, 1 - self.high, 1 - self.low)
+
 
 def mean(scores: np.ndarray) -> np.ndarray:
     return scores.mean((-2, -1))
