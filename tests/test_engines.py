@@ -86,7 +86,7 @@ def test_a_lost_nodes_runs_go_on_elsewhere(ship, two_nodes, elsewhere, monkeypat
         assert engine.ship is ship
         engine.submit(LONG.cells())
         endings, lost = {}, None
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 900
         while len(endings) < 2 and time.monotonic() < deadline:
             for event in engine.poll(0.2):
                 if isinstance(event, Progress) and event.step > 3_000 and lost is None:
@@ -114,7 +114,7 @@ def test_a_job_that_slurm_stops_is_queued_again_and_goes_on(elsewhere):
     interrupted = []
     with Slurm(1, Options(checkpoint_seconds=0.2)) as engine:
         engine.submit([cell])
-        ending, deadline = None, time.monotonic() + 300
+        ending, deadline = None, time.monotonic() + 900
         while ending is None and time.monotonic() < deadline:
             for event in engine.poll(0.1):
                 if isinstance(event, Progress) and not interrupted:

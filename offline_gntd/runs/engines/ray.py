@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import os
 import platform
+import socket
 import tempfile
 import time
 import uuid
@@ -56,8 +57,9 @@ class Ray:
         if self.address is None:
             settings |= {"num_cpus": self.workers or os.cpu_count(), "include_dashboard": False}
         try:
+            _knock(self.address or "")
             ray.init(self.address or "local", **settings)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise UserError(f"no Ray cluster at {self.address}: {str(error).splitlines()[0]}") from error
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self.desk = ray.remote(Desk).options(num_cpus=0, scheduling_strategy=here).remote()
@@ -122,6 +124,13 @@ class Ray:
             return ray.get(task)
         except ray.exceptions.RayError as error:
             return died(cell, f"its worker was lost: {type(error).__name__}", f"{error}\n")
+
+
+def _knock(address: str) -> None:
+    """Raise at once where nobody answers: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if port.isdecimal():  # not `auto`
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 class Desk:

@@ -44,7 +44,11 @@ class Slurm:
             self.folder, "slurm" if self.on_slurm else "local", slurm_max_num_timeout=REQUEUES
         )
         try:
-            self.executor.update_parameters(**DEFAULTS, slurm_array_parallelism=self.at_once)
+            self.executor.update_parameters(
+                **DEFAULTS,
+                slurm_array_parallelism=self.at_once,
+                slurm_additional_parameters={"requeue": True},  # also when its node is lost
+            )
             self.executor.update_parameters(**self.parameters)
         except (NameError, ValueError, TypeError, AssertionError) as error:
             remove(self.folder)
