@@ -390,3 +390,18 @@ def test_who_beats_whom(study):
 def test_aggregates_take_only_seeds_that_have_all_datasets(locomotion):
     (locomotion.cells()[0].folder(0) / "run.json").unlink()
     assert aggregates.matrices(select("table2-v2"), FINAL_2)["TD3+BC"].tolist() == [[15.5, 105.5]]
+
+
+def test_panels_keep_their_height_under_a_long_legend():
+    from matplotlib import pyplot as plt
+
+    from offline_gntd.analysis.panels import HEIGHT, legend, panels
+
+    figure, axes = panels(2, columns=2)
+    for i in range(12):
+        axes[0].plot([0, 1], [0, i], label=f"an algorithm with many settings, such as kfac.damping={i}")
+    legend(figure, axes, columns=2)
+    figure.canvas.draw()
+    inches = axes[0].get_position().height * figure.get_figheight()
+    plt.close(figure)
+    assert inches > 0.7 * HEIGHT

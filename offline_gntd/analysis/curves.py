@@ -19,8 +19,9 @@ WORDS = {
     "kfac_step_ratio": "‖d‖ / ‖g‖",
     "kfac_damping": "damping in force",
     "kfac_failures": "failed factorisations",
+    "kfac_seconds_share": "share of training time",
 }
-DIAGNOSTICS = ("kfac_condition", "kfac_step_ratio", "kfac_damping", "kfac_failures")
+DIAGNOSTICS = ("kfac_condition", "kfac_step_ratio", "kfac_seconds_share", "kfac_damping", "kfac_failures")
 
 
 def by_updates(selection: Selection, columns: int) -> Figure:

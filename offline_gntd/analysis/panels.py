@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 WIDTH, HEIGHT = 3.4, 2.4  # inches of a panel: one column of a paper; two fill a page
-ROUNDED = (
-    20  # highest over lowest value below which a logarithmic axis has ticks at 1, 2, 5 rather than powers
-)
+LEGEND_LINE = 0.18  # inches
+ROUNDED = 20  # highest over lowest value below which a logarithmic axis has ticks at 1, 2, 5, not at powers
 
 
 class Style(NamedTuple):
@@ -83,6 +82,8 @@ def legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
             axis.get_legend().remove()
     inches = 0.065 * max(map(len, handles), default=1) + 0.45  # of an entry
     across = max(1, min(len(handles), int(columns * WIDTH / inches)))
+    lines = -(-len(handles) // across)
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * (lines - 1))  # the panels keep theirs
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=across, frameon=False)
 
 
