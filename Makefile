@@ -17,18 +17,25 @@ quickstart: $(READY)
 test: $(READY) lint
 	$(BIN)/pytest
 
-test-all: $(READY) lint
+test-all: .venv/.ready-all lint
 	$(BIN)/pytest -m "not conformance"
+
+# the engines and logs that are extras, and a browser: a Chromium of the system's, else one of playwright's own
+.venv/.ready-all: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev,browser,ray,slurm,tensorboard,wandb]"
+	command -v chromium || command -v chromium-browser || command -v google-chrome || $(BIN)/playwright install chromium
+	touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 # Other libraries as referees, each with the versions it needs, away from our own environment.
-conformance: $(READY) .venv-conformance/.ready .venv-d3rlpy/.ready .venv-d4rl/.ready
+conformance: $(READY) .venv-conformance/.ready .venv-d3rlpy/.ready .venv-d4rl/.ready .venv-rliable/.ready
 	.venv-conformance/bin/pytest -m conformance tests/conformance/test_curvlinops.py
 	PYTHONPATH=. .venv-d3rlpy/bin/pytest --noconftest -m conformance tests/conformance/test_d3rlpy.py
 	$(BIN)/pytest -m conformance tests/conformance/test_against_d4rl.py
+	PYTHONPATH=. .venv-rliable/bin/pytest --noconftest -m conformance tests/conformance/test_rliable.py
 
 .venv-conformance/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-conformance
@@ -50,5 +57,11 @@ peers: .venv-d3rlpy/.ready
 	.venv-d4rl/bin/pip install --quiet --disable-pip-version-check --no-deps d4rl==1.1 gym==0.24.1 h5py tqdm numpy
 	touch $@
 
+# rliable works with a pandas older than 3; the statistics need numpy only
+.venv-rliable/.ready:
+	$(PYTHON) -m venv .venv-rliable
+	.venv-rliable/bin/pip install --quiet --disable-pip-version-check rliable "pandas<3" "numpy>=2" "pytest>=8"
+	touch $@
+
 clean:
-	rm -rf .venv .venv-conformance .venv-d3rlpy .venv-d4rl build *.egg-info
+	rm -rf .venv .venv-conformance .venv-d3rlpy .venv-d4rl .venv-rliable build *.egg-info

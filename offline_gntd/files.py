@@ -12,6 +12,13 @@ from typing import Any
 from offline_gntd.errors import UserError
 
 
+class Unwritable(UserError):
+    """A full disk, a read-only folder: whatever else would be written there would fail too."""
+
+    def __init__(self, path: Path, error: OSError):
+        super().__init__(f"cannot write {path}: {error.strerror or error}")
+
+
 def home() -> Path:
     """The folder that holds datasets/, results/ and analysis/."""
     return Path(os.environ.get("OFFLINE_GNTD_HOME", "."))
@@ -35,7 +42,7 @@ def writing(path: Path) -> Iterator[Path]:
         else:
             temporary.replace(path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        raise Unwritable(path, error) from error
     finally:
         remove(temporary)
 
@@ -57,9 +64,16 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """On disk when this returns, so that a power cut leaves the file before or this one."""
+    with writing(path) as temporary, temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_text(path: Path, text: str) -> None:
-    with writing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -7,7 +7,10 @@ import time
 
 import pytest
 
-from offline_gntd.command_line import main
+from offline_gntd.analysis import figures, render
+from offline_gntd.analysis.table import FORMS
+from offline_gntd.command_line import main, parser, runs
+from offline_gntd.command_line.analysis import FIGURES, FORMATS, KINDS
 
 STUDY = ["run", "study", "--datasets", "cartpole-replay-small", "--seeds", "1", "--steps", "40"]
 STUDY += ["--evaluate-every", "20", "--evaluate-episodes", "2", "--workers", "1"]
@@ -44,6 +47,14 @@ def test_help_is_quick_and_does_not_import_torch():
         (["run", "nowhere.toml"], "cannot read nowhere.toml"),
         (["table", "table1"], "no finished runs of table1"),
         (["figure", "nothing"], "no experiment 'nothing'"),
+        (["figure", "table1", "--columns", "0"], "--columns must be at least 1"),
+        (["table", "table1", "--protocol", "final"], "no protocol 'final'; did you mean 'final-N'"),
+        (["table", "table1", "--rows", "dataset", "--columns", "dataset"], "cannot both be dataset"),
+        (["table", "table1", "--kind", "statistics", "--metric", "return"], "statistics table is of scores"),
+        (["explain", "table1", "cartpole-replay", "dqn"], "no finished runs of table1"),
+        (["explain", "table1", "cartpole", "dqn"], "did you mean 'cartpole-replay'"),
+        (["report"], "no results to report on"),
+        (["report", "table9"], "no experiment 'table9'"),
         (["algorithms", "gnt"], "did you mean 'gntd'"),
     ],
 )
@@ -88,9 +99,13 @@ def test_from_build_to_table(home, monkeypatch, capsys, easy, quick_collection):
     assert "DQN widths=16x16 batch_size=32 learning_rate=0.001" in capsys.readouterr().out
     assert main(["table", "study", "--format", "csv"]) == 0
     assert capsys.readouterr().out.count("\n") >= 3
-    assert main(["figure", "study"]) == 0
+    assert main(["table", "study", "--metric", "loss", "--rows", "learning_rate"]) == 0
+    assert main(["figure", "study", "--kind", "updates", "profiles"]) == 0
+    assert main(["report"]) == 0
     assert {path.name for path in (home / "analysis").iterdir()} == {
-        f"study.{suffix}" for suffix in ("md", "tex", "csv", "png", "pdf")
+        *(f"{name}.{form}" for name in ("study", "study-loss-learning_rate") for form in FORMATS),
+        *(f"study-{kind}.{form}" for kind in ("updates", "profiles") for form in ("png", "pdf")),
+        "report.html",
     }
     assert main(["ship", "study"]) == 0
     assert (home / "results/study.runs.csv").exists()
@@ -113,6 +128,12 @@ def test_an_experiment_from_a_file(home, small_dataset, capsys):
     assert "did you mean 'algorithms'" in capsys.readouterr().err
 
 
+def test_the_choices_offered_are_those_there_are():
+    assert tuple(FORMS) == FORMATS
+    assert tuple(render.KINDS) == KINDS
+    assert set(figures.CAPTIONS) == set(FIGURES) == {*figures.CURVES, *figures.OVER_RUNS}
+
+
 def test_algorithms_are_listed_with_their_fields(capsys):
     assert main(["algorithms"]) == 0
     assert "gndqn" in capsys.readouterr().out
@@ -126,3 +147,13 @@ def test_a_closed_pipe_is_no_error():
         ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, env=os.environ
     )
     assert "Traceback" not in done.stderr
+
+
+def test_a_gpu_trains_all_seeds_of_a_cell_together():
+    def stack(*options):
+        return runs._experiment(parser().parse_args(["run", "table1", *options])).protocol.stack
+
+    assert stack() == 1
+    assert stack("--device", "cuda") == 5
+    assert stack("--device", "cuda", "--seeds", "3") == 3
+    assert stack("--device", "cuda", "--stack", "1") == 1

@@ -21,8 +21,8 @@ def config_of(name):
 
 def train(agent, config, generators, updates):
     for _ in range(updates):
-        metrics = agent.update(plain.sample(SAMPLED, plain.TASK, config.batch_size, generators))
-    return metrics
+        seen = agent.update(plain.sample(SAMPLED, plain.TASK, config.batch_size, generators))
+    return {name: values.reshape(len(values), -1).mean(1) for name, values in seen.items()}
 
 
 def made(config, *seeds):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,10 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from failing_grid import BROKEN, COMMAND, GRID, VICTIM, assert_two_failed, cell_of, sound_cells, victim_killed
 
+from offline_gntd.command_line import main
 from offline_gntd.errors import UserError
-from offline_gntd.runs import experiments, grid, results
+from offline_gntd.runs import experiments, grid, rates, results
 from offline_gntd.runs.experiments import Experiment, Protocol
+from offline_gntd.runs.planning import plan
 
 FAST = "@widths=16x16@batch_size=32"
 STUDY = Experiment(
@@ -41,8 +45,7 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
     again = grid.run(STUDY, workers=2, quiet=True)
     assert counts(again)["finished_before"] == 4
     (STUDY.cells()[0].folder(1) / "run.json").unlink()
-    _, todo = grid.plan(STUDY)
-    assert [cell.seeds for cell in todo] == [(0, 1)]  # the stack that seed 1 belongs to
+    assert [cell.seeds for cell in plan(STUDY).todo] == [(0, 1)]  # the stack that seed 1 belongs to
     # the shipped form counts as done, and reads like the folders
     grid.run(STUDY, workers=1, quiet=True)
     before = results.read("study")
@@ -54,7 +57,7 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
     assert shipped.evaluations[key].values.tolist() == before.evaluations[key].values.tolist()
     assert shipped.evaluations["score"].tolist() == pytest.approx(before.evaluations["score"].tolist())
     assert shipped.runs["config"].tolist() == before.runs["config"].tolist()
-    assert not grid.plan(STUDY)[1]
+    assert not plan(STUDY).todo
     assert experiments.find("study") == STUDY  # as it was run, though nothing but the results is left
 
 
@@ -64,12 +67,9 @@ def test_runs_of_other_settings_are_stale_and_redone_only_when_asked(small_datas
         cell.folder(seed).mkdir(parents=True)
         description = {"status": "done", "config_hash": "another", "dataset_sha256": small_dataset.sha256}
         (cell.folder(seed) / "run.json").write_text(json.dumps(description))
-    outcome, todo = grid.plan(STUDY)
-    assert outcome.stale == [cell]
-    assert not outcome.complete
-    assert cell not in todo
-    _, todo = grid.plan(STUDY, redo=True)
-    assert cell in todo
+    assert plan(STUDY).stale == [cell]
+    assert cell not in plan(STUDY).todo
+    assert cell in plan(STUDY, redo=True).todo
 
 
 def test_a_run_that_fails_is_recorded_and_the_others_go_on(small_dataset):
@@ -81,12 +81,12 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(small_dataset):
         seeds=1,
         protocol=STUDY.protocol,
     )
-    outcome = grid.run(broken, workers=1, quiet=True)
+    outcome = grid.run(broken, workers=1, retries=1, quiet=True)
     assert counts(outcome) == {"done": 1, "failed": 1, "finished_before": 0, "stale": 0}
     folder = broken.cells()[0].folder(0)
     assert json.loads((folder / "run.json").read_text())["status"] == "failed"
-    assert "Traceback" in (folder / "error.log").read_text()
-    assert [cell.algorithm for cell in grid.plan(broken)[1]] == ["dqn@widths=9999999x9999999"]
+    assert (folder / "run.log").read_text().count("Traceback") == 2  # the attempt and one retry
+    assert [cell.algorithm for cell in plan(broken).todo] == ["dqn@widths=9999999x9999999"]
 
 
 def test_missing_data_is_said_before_anything_runs(home):
@@ -124,3 +124,102 @@ def test_workers_end_when_their_grid_is_killed(small_dataset, home):
     while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not Path(f"/proc/{worker}").exists()
+
+
+def test_of_24_cells_two_fail_and_only_those_are_run_again(small_dataset, capfd):
+    with victim_killed() as killed:
+        assert main(COMMAND) == 1
+    told = capfd.readouterr()
+    assert "22 done, 2 failed" in told.out
+    assert f"failed: {cell_of(VICTIM)}: its worker was killed by SIGKILL" in told.err
+    assert "trying again, 1 of 1" in told.err
+    assert_two_failed(killed)
+    assert main(["status", GRID.name]) == 0
+    assert "22 done, 2 failed" in capfd.readouterr().out
+    before = {cell: (cell.folder(0) / "run.json").stat().st_mtime_ns for cell in sound_cells()}
+    assert main(COMMAND) == 1  # nobody is killed this time
+    assert "1 done, 22 finished before, 1 failed" in capfd.readouterr().out
+    assert {cell: (cell.folder(0) / "run.json").stat().st_mtime_ns for cell in sound_cells()} == before
+
+
+def test_two_grids_at_once_run_every_cell_once(small_dataset):
+    command = [sys.executable, "-m", "offline_gntd", *COMMAND, "--workers", "1"]
+    command = [word for word in command if word not in (BROKEN, VICTIM)]
+    grids = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) for _ in range(2)]
+    told = [grid.communicate(timeout=300)[0] for grid in grids]
+    assert [grid.returncode for grid in grids] == [0, 0]
+    done = [int(match.group(1)) if (match := re.search(r"(\d+) done(,|$)", text)) else 0 for text in told]
+    assert sum(done) == 22, told
+    assert min(done) > 0, told  # both were at it
+    for cell in sound_cells():
+        about = json.loads((cell.folder(0) / "run.json").read_text())
+        assert (about["status"], about["resumed_at"]) == ("done", [])
+
+
+@pytest.mark.slow
+def test_what_a_killed_grid_had_in_hand_is_taken_over_by_one_that_waits(small_dataset, home):
+    """The first is killed with its cell unfinished; the second, started meanwhile, finishes it."""
+    command = [sys.executable, "-m", "offline_gntd", "run", "shared", "--datasets", "cartpole-replay-small"]
+    command += ["--algorithms", "dqn" + FAST, "--seeds", "1", "--steps", "20000", "--evaluate-every", "10000"]
+    command += ["--evaluate-episodes", "1", "--workers", "1", "--checkpoint-seconds", "0.2"]
+    first = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ)
+    folder = home / "results/shared/cartpole-replay-small" / ("dqn" + FAST) / "seed-0"
+    wait_for(lambda: list(folder.glob("checkpoint-*.pt")))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    second = subprocess.Popen([*command[:-2], "--retries", "0"], env=os.environ, **pipes)
+    assert "another grid is at it" in second.stderr.readline()
+    first.kill()
+    first.wait()
+    assert "1 done" in second.communicate(timeout=300)[0]
+    about = json.loads((folder / "run.json").read_text())
+    assert about["status"] == "done"
+    assert about["resumed_at"]
+
+
+def test_ctrl_c_ends_a_grid_with_checkpoints(small_dataset, home):
+    command = [sys.executable, "-m", "offline_gntd", "run", "endless", "--datasets", "cartpole-replay-small"]
+    command += ["--algorithms", "dqn", "gndqn", "--seeds", "1", "--steps", "100000000", "--workers", "1"]
+    grid = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ, text=True)
+    folder = home / "results/endless/cartpole-replay-small/dqn/seed-0"
+    wait_for(lambda: (folder / "run.json").exists())
+    grid.send_signal(signal.SIGINT)
+    _, told = grid.communicate(timeout=60)
+    assert grid.returncode == 1
+    assert "the same command goes on from the checkpoints" in told
+    assert json.loads((folder / "run.json").read_text())["status"] == "stopped"
+    assert len(list(folder.glob("checkpoint-*.pt"))) == 1
+    assert not list(folder.glob("lock-*"))
+    assert not (home / "results/endless/cartpole-replay-small/gndqn").exists()  # what had not begun did not
+
+
+@pytest.mark.slow
+def test_ctrl_c_twice_ends_it_now(small_dataset, home):
+    command = [sys.executable, "-m", "offline_gntd", "run", "endless", "--datasets", "cartpole-replay-small"]
+    command += ["--algorithms", "dqn", "--seeds", "1", "--steps", "100000000", "--workers", "1"]
+    grid = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ, text=True)
+    folder = home / "results/endless/cartpole-replay-small/dqn/seed-0"
+    wait_for(lambda: (folder / "run.json").exists())
+    for _ in range(2):
+        grid.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    _, told = grid.communicate(timeout=60)
+    assert grid.returncode == 130
+    assert "Traceback" not in told
+    worker = json.loads((folder / "run.json").read_text())["process"]
+    assert not Path(f"/proc/{worker}").exists()
+
+
+def test_the_longest_runs_come_first(small_dataset):
+    """By measured rates; a cell of unknown length may be long."""
+    cells = STUDY.cells()
+    quick, slow = (rates.Rate(seconds, 0.0) for seconds in (1e-4, 1e-2))
+    known = {("dqn" + FAST, 2): [quick], ("gndqn" + FAST, 2): [slow]}
+    order = [(cell.algorithm, len(cell.seeds)) for cell in grid.longest_first(cells, rates.Rates(known))]
+    assert order == [("dqn" + FAST, 1), ("gndqn" + FAST, 1), ("gndqn" + FAST, 2), ("dqn" + FAST, 2)]
+
+
+def wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -15,7 +15,7 @@ from offline_gntd.command_line import main
 from offline_gntd.datasets import Missing, build, build_splits, building, load, splits, training
 from offline_gntd.datasets.check import check
 from offline_gntd.datasets.locomotion import LOCOMOTION
-from offline_gntd.datasets.splits import SIZES, Order, Size, Source
+from offline_gntd.datasets.splits import SIZES, Material, Order, Size
 from offline_gntd.datasets.streams import Steps, Streams, roll_out
 from offline_gntd.datasets.training import Practice, Snapshot, Training
 from offline_gntd.errors import UserError
@@ -184,14 +184,14 @@ def test_levels_are_said_on_the_card_and_in_the_results(quick, capsys):
     order = Order("hopper", quick)
     trained = Training(order.task, quick.practice, 0)
     trained.run()
-    policies = Source(order, trained, lambda state, steps: None).policies
+    policies = Material(order, trained, lambda state, steps: None).policies
     build_splits(["hopper-medium-local", "hopper-medium-replay-local"], quick, quiet=True)
     greedy = f"scored {HOPPER.score(policies['medium'].greedy_return):.1f} at step"
     main(["datasets", "show", "hopper-medium-local"])
     card = capsys.readouterr().out
     assert f"{greedy} {policies['medium'].step} of 400 without noise" in card
     assert "--steps 400" in card
-    steps = Source(order, trained, lambda state, steps: None).rolled_out("medium")
+    steps = Material(order, trained, lambda state, steps: None).rolled_out("medium")
     assert f"medium policy, score {HOPPER.score(steps.whole_returns(HOPPER).mean()):.1f}" in card
     assert greedy in load("hopper-medium-replay-local").provenance["level"]
     protocol = Protocol(steps=2, evaluate_every=2, evaluate_episodes=1)

@@ -3,7 +3,8 @@
 An algorithm is a frozen dataclass of settings with `batch_size`, `discrete` (which actions it learns) and
 `agent(task, generators, obs_statistics=None)`; an agent has
     act(obs)              greedy actions [seeds, n, …] for the environment's obs [seeds, n, obs_dim]
-    update(batch)         one update from a batch per seed; metrics, one number per seed
+    update(batch)         one update from a batch per seed; what it saw, by name: [seeds, …], good until the
+                          next one, of which a metric is the mean
     measure(transitions)  what is only measured now and then, over a dataset or a fixed part of it
     tensors()             all that a policy and its next update depend on, by name: [seeds, …], or a number
                           that all seeds share
@@ -13,6 +14,7 @@ which fits them to a run of that many updates.
 
 from typing import Any
 
+from offline_gntd import extensions
 from offline_gntd.algorithms import bc, bcq, cql, q_learning, td3_bc
 from offline_gntd.algorithms.preset import Preset
 from offline_gntd.configuration import replace
@@ -27,6 +29,11 @@ CATALOGUE: dict[str, Preset] = {
 }
 
 
+def catalogue() -> dict[str, Preset]:
+    """Ours and those of the user's own files."""
+    return CATALOGUE | extensions.own("PRESETS", CATALOGUE)
+
+
 def configured(name: str, steps: int) -> Any:
     """The settings a run of so many updates has."""
     config = preset(name).config
@@ -36,9 +43,10 @@ def configured(name: str, steps: int) -> Any:
 def preset(name: str) -> Preset:
     """The preset of a name, `gntd` or with fields set, `gntd@kfac.damping=1@learning_rate=0.001`."""
     base, *settings = name.split("@")
-    if base not in CATALOGUE:
-        raise unknown("algorithm", base, CATALOGUE, "See: offline-gntd algorithms")
-    label, config = CATALOGUE[base].label, CATALOGUE[base].config
+    known = catalogue()
+    if base not in known:
+        raise unknown("algorithm", base, known, "See: offline-gntd algorithms")
+    label, config = known[base].label, known[base].config
     for setting in settings:
         path, _, value = setting.partition("=")
         config = replace(config, path, value)
@@ -46,4 +54,4 @@ def preset(name: str) -> Preset:
     return Preset(label, config)
 
 
-__all__ = ["CATALOGUE", "Preset", "configured", "preset"]
+__all__ = ["CATALOGUE", "Preset", "catalogue", "configured", "preset"]

@@ -40,7 +40,7 @@ class BCAgent(Agent):
         error = action - batch.action
         self.policy.backward(error * (2 / error[0].numel()))  # of the mean over batch and dimensions
         self.policy.step()
-        return {"loss": error.square().mean((-2, -1))}
+        return {"loss": error.square()}
 
     def measure(self, transitions: Transitions) -> dict[str, Tensor]:
         """Nothing: a policy alone has no values."""

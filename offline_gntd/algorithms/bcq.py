@@ -96,11 +96,10 @@ class BCQAgent(ActorCritic):
         value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
         residual = value - target[:, None]
         self.critic.descend(residual * (2 / self.config.batch_size))  # 2: the derivative of the square
-        metrics = {"loss": residual.square().mean((-2, -1)), "value": value.mean((-2, -1))}
         self._improve(obs)
         self.target_actor.follow(self.config.target_rate)
         self.target_critic.follow(self.config.target_rate)
-        return metrics | {"vae_loss": vae_loss}
+        return {"loss": residual.square(), "value": value, "vae_loss": vae_loss}
 
     def _fit_vae(self, obs: Tensor, data_action: Tensor) -> Tensor:
         """One step down E[(decoded − a)²] + kl_weight · KL(N(μ, σ²) ‖ N(0, 1)); the loss [seeds]."""

@@ -107,9 +107,9 @@ class CQLAgent(ActorCritic):
         self.target_critic.follow(config.target_rate)
         self.updates += 1
         return {
-            "loss": residual.square().mean((-2, -1)),
-            "value": value.mean((-2, -1)),
-            "conservative_gap": (soft_maximum - value).mean((-2, -1)),
+            "loss": residual.square(),
+            "value": value,
+            "conservative_gap": soft_maximum - value,
             "temperature": temperature,
         }
 

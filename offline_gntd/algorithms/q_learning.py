@@ -86,7 +86,7 @@ class QLearner:
         self.critic.descend(residual / self.config.batch_size, taken)
         if self.config.target_rate is not None:
             self.target.flat.lerp_(self.critic.network.flat, self.config.target_rate)
-        return {"loss": residual.square().mean(-1), "value": value.mean(-1)}
+        return {"loss": residual.square(), "value": value}
 
     def measure(self, transitions: Transitions, rows_at_once: int = 4096) -> dict[str, Tensor]:
         """Bellman error E[(Q(s,a) − r − γ(1−terminated) max Q(s′,·))²] over all rows, Q itself on both sides,

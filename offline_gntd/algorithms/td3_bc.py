@@ -72,7 +72,7 @@ class TD3BCAgent(ActorCritic):
             self._improve(obs, batch.action)
             self.target_actor.follow(self.config.target_rate)
             self.target_critic.follow(self.config.target_rate)
-        return {"loss": residual.square().mean((-2, -1)), "value": value.mean((-2, -1))}
+        return {"loss": residual.square(), "value": value}
 
     def _next_value(self, next_obs: Tensor) -> Tensor:
         """Clipped double Q-learning with target policy smoothing: [seeds, batch]."""
@@ -117,6 +117,6 @@ PRESETS = {
     # both factors averaged, and a larger step than the plain gradient bears: docs/differences.md
     "gntd3_bc": Preset(
         "GNTD3+BC",
-        TD3BC(critic_learning_rate=1e-3, kfac=KFAC(damping=0.25, momentum=0.2, average_G=True)),
+        TD3BC(critic_learning_rate=3e-3, kfac=KFAC(damping=0.25, momentum=0.2, average_G=True)),
     ),
 }

@@ -4,24 +4,20 @@ import math
 
 import pandas as pd
 
-from offline_gntd.analysis import published
+from offline_gntd.analysis import captions, distinction, published
 from offline_gntd.analysis.selection import Selection
-from offline_gntd.analysis.table import Cell, Table
+from offline_gntd.analysis.table import Cell, Row, Table, minus, number, result
 
 THRESHOLDS = {"CartPole-v1": 400.0, "Acrobot-v1": -100.0}  # returns; the paper's −400 is a slip of the pen
 
 
 def table(selection: Selection) -> Table:
-    long = summary(selection)
+    per_seed = seeds(selection)
+    long = summary(selection, per_seed)
     rows = []
-    for _, group in long.groupby("dataset", sort=False):
-        lowest = ("bellman_error", "paper_bellman_error", "paper_seconds")
-        best = {column: group[column].min() for column in lowest}
-        best["final_return"] = group["final_return"].max()
-        # a mean over few seeds is no rival to one over all
-        best["reached"] = group["reached"].max()
-        best["seconds"] = group[group["reached"] == best["reached"]]["seconds"].min()
-        rows += [_row(line, best) for line in group.to_dict("records")]
+    for dataset, group in long.groupby("dataset", sort=False):
+        best = _best(group, per_seed[per_seed["dataset"] == dataset])
+        rows += [_row(line, best, selection.experiment.seeds) for line in group.to_dict("records")]
     return Table(
         selection.experiment.name,
         caption(selection),
@@ -41,11 +37,9 @@ def table(selection: Selection) -> Table:
     )
 
 
-def summary(selection: Selection) -> pd.DataFrame:
-    """One line per dataset × algorithm; spreads are over seeds, with ddof 1."""
-    per_seed = seeds(selection)
-    keys = ["dataset", "algorithm", "label"]
-    lines = per_seed.groupby(keys, sort=False).agg(
+def summary(selection: Selection, per_seed: pd.DataFrame) -> pd.DataFrame:
+    """One line per dataset × algorithm of the experiment; spreads are over seeds, with ddof 1."""
+    lines = per_seed.groupby(["dataset", "algorithm"], sort=False).agg(
         seeds=("seed", "size"),
         diverged=("diverged", "sum"),
         bellman_error=("bellman_error", "mean"),
@@ -58,12 +52,15 @@ def summary(selection: Selection) -> pd.DataFrame:
         final_return=("final_return", "mean"),
         final_return_std=("final_return", "std"),
     )
-    order = {name: place for place, name in enumerate(selection.experiment.dataset_names())}
-    rank = {name: place for place, name in enumerate(selection.experiment.algorithms)}
-    lines = lines.reset_index().sort_values(
-        ["dataset", "algorithm"], key=lambda column: column.map(order if column.name == "dataset" else rank)
+    experiment = selection.experiment
+    grid = pd.MultiIndex.from_product(
+        [experiment.dataset_names(), experiment.algorithms], names=lines.index.names
     )
-    return lines.merge(published.paper_table1(), on=["dataset", "label"], how="left")
+    counts = {"seeds": 0, "diverged": 0, "reached": 0}
+    lines = lines.reindex(grid).fillna(counts).astype(dict.fromkeys(counts, int)).reset_index()
+    lines.insert(2, "label", lines["algorithm"].map(selection.labels))
+    paper = published.discrete().pivot(index=["dataset", "label"], columns="metric", values="mean")
+    return lines.merge(paper.add_prefix("paper_").reset_index(), on=["dataset", "label"], how="left")
 
 
 def seeds(selection: Selection) -> pd.DataFrame:
@@ -100,56 +97,61 @@ def clock(run: dict) -> str:
 def caption(selection: Selection) -> str:
     protocol, runs = selection.experiment.protocol, selection.runs
     thresholds = ", ".join(
-        f"{THRESHOLDS[env]:g} on {env}" for env in runs["env_id"].unique() if env in THRESHOLDS
+        f"{minus(f'{THRESHOLDS[env]:g}')} on {env}" for env in runs["env_id"].unique() if env in THRESHOLDS
     )
-    rows = ", ".join(f"{count:,}" for count in sorted(runs["dataset_rows"].unique()))
     clocks = (
         "CPU" if {clock(run) for run in runs.to_dict("records")} == {"training_cpu_seconds"} else "wall-clock"
     )
     stack = "one seed" if protocol.stack == 1 else f"{protocol.stack} seeds stacked"
     machines = ", ".join(sorted({machine["cpu"] for machine in runs["machine"]}))
     parts = [
-        f"{protocol.steps:,} updates on {rows} transitions, {selection.experiment.seeds} seeds,",
-        f"evaluated every {protocol.evaluate_every:,} with {protocol.evaluate_episodes} greedy episodes.",
+        captions.training(selection),
+        captions.data(selection),
         "Bellman error: mean over all rows of (Q(s,a) − r − γ(1−terminated) max Q(s′,·))², the online",
-        "network on both sides, after training; mean ± std over seeds (ddof 1).",
-        "†: that many seeds diverged and count with their last finite value.",
+        f"network on both sides, after training; {captions.SPREAD}.",
         f"Seconds to return: {clocks} seconds of training, evaluation excluded, until an evaluation's mean",
         f"return reaches {thresholds}; mean over the seeds that did, whose number stands beside;",
         f"{stack} and one thread per process on {machines}.",
-        "Final return: mean ± std over seeds of the last evaluation.",
-        "Bold: best mean of its dataset and column; for seconds, among those that most seeds reached.",
-        "The paper's numbers come from its own datasets and machine.",
+        "Final return: of the last evaluation.",
+        *captions.marks(selection),
+        distinction.RULE,
+        "Compared are the algorithms on one dataset; for seconds, those that most seeds reached.",
+        "The paper's numbers come from its own datasets and machine; its best are bold.",
         *selection.notes,
     ]
     return " ".join(parts)
 
 
-def _row(line: dict, best: dict[str, float]) -> tuple[Cell, ...]:
-    mark = f" †{line['diverged']}" if line["diverged"] else ""
+def _best(lines: pd.DataFrame, per_seed: pd.DataFrame) -> dict[str, set[str]]:
+    """By column, the algorithms that are bold on one dataset."""
+    samples = {name: group for name, group in per_seed.groupby("algorithm", sort=False)}
+    # a mean over few seeds is no rival to one over all
+    often = set(lines[lines["reached"] == lines["reached"].max()]["algorithm"])
+    best = {
+        column: distinction.best({name: group[column] for name, group in samples.items()}, lower)
+        for column, lower in (("bellman_error", True), ("final_return", False))
+    }
+    rivals = {name: group["seconds"] for name, group in samples.items() if name in often}
+    best["seconds"] = distinction.best(rivals, lower=True)
+    for column in ("paper_bellman_error", "paper_seconds"):
+        best[column] = set(lines[lines[column] == lines[column].min()]["algorithm"])
+    return best
 
+
+def _row(line: dict, best: dict[str, set[str]], expected: int) -> Row:
     def cell(column: str, text: str) -> Cell:
-        return Cell(text, bold=line[column] == best[column])
+        return Cell(text, bold=line["algorithm"] in best[column])
 
-    return (
-        Cell(line["dataset"]),
-        Cell(line["label"]),
-        cell("bellman_error", f"{number(line['bellman_error'])} ± {number(line['bellman_error_std'])}{mark}"),
-        cell("paper_bellman_error", number(line["paper_bellman_error"])),
-        Cell(
-            number(line["seconds"]),
-            bold=line["seconds"] == best["seconds"] and line["reached"] == best["reached"],
-        ),
-        Cell(f"{line['reached']}/{line['seeds']}"),
-        cell("paper_seconds", number(line["paper_seconds"])),
-        cell(
-            "final_return", f"{line['final_return']:.1f} ± {line['final_return_std']:.1f}".replace("-", "−")
-        ),
-    )
-
-
-def number(value: float) -> str:
-    """Three digits that matter; — where there is none."""
-    if math.isnan(value):
-        return "—"
-    return f"{value:.2e}" if abs(value) >= 1e5 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    if not line["seeds"]:
+        ours = [Cell("missing")] * 3 + [Cell(f"0/{expected}")]
+    else:
+        ours = [
+            cell("bellman_error", result(line, "bellman_error", expected, number)),
+            cell("seconds", number(line["seconds"])),
+            cell("final_return", result(line | {"diverged": 0}, "final_return", line["seeds"])),
+            Cell(f"{line['reached']}/{line['seeds']}"),
+        ]
+    error, seconds, final_return, reached = ours
+    papers = [cell(column, number(line[column])) for column in ("paper_bellman_error", "paper_seconds")]
+    label = (Cell(line["dataset"]), Cell(line["label"]))
+    return (*label, error, papers[0], seconds, reached, papers[1], final_return)

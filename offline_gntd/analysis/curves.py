@@ -1,56 +1,110 @@
-"""Learning curves: one panel per dataset, mean over seeds with the standard deviation shaded."""
+"""Learning curves: a panel per dataset, the mean over seeds, its standard deviation or its range shaded."""
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
+import pandas as pd
 import seaborn
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from offline_gntd.analysis.bellman import THRESHOLDS
+from offline_gntd.analysis.bellman import THRESHOLDS, clock
+from offline_gntd.analysis.panels import legend, logarithmic, panels, styles
 from offline_gntd.analysis.selection import Selection
 
-PANEL = (3.4, 2.5)  # inches: two panels fill a text column
+LOGARITHMIC = ("bellman_error", "kfac_condition", "kfac_damping")
+WORDS = {
+    "step": "updates",
+    "training_cpu_seconds": "CPU seconds of training",
+    "training_seconds": "seconds of training",
+    "bellman_error": "Bellman error",
+    "kfac_condition": "worst condition number",
+    "kfac_step_ratio": "‖d‖ / ‖g‖",
+    "kfac_damping": "damping in force",
+    "kfac_failures": "failed factorisations",
+    "kfac_seconds_share": "share of training time",
+}
+DIAGNOSTICS = ("kfac_condition", "kfac_step_ratio", "kfac_seconds_share", "kfac_damping", "kfac_failures")
 
 
-def figure(selection: Selection) -> Figure:
-    """The paper's Figure 2 for discrete sets: mean return of each evaluation against updates."""
-    experiment = selection.experiment
-    datasets = experiment.dataset_names()
-    labels = selection.runs.drop_duplicates("algorithm").set_index("algorithm")["label"]
-    data = selection.evaluations.assign(algorithm=selection.evaluations["algorithm"].map(labels))
-    order = [labels[name] for name in experiment.algorithms if name in labels]
-    environments = selection.runs.drop_duplicates("dataset").set_index("dataset")["env_id"]
-    columns = min(2, len(datasets))
-    rows = -(-len(datasets) // columns)
-    seaborn.set_theme(style="whitegrid", context="paper", palette="colorblind")
-    size = (PANEL[0] * columns, PANEL[1] * rows)
-    drawn, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
-    for axis, dataset in zip(axes.flat, datasets, strict=False):
-        panel = data[data["dataset"] == dataset]
-        seaborn.lineplot(
-            panel,
-            x="step",
-            y="return",
-            hue="algorithm",
-            style="algorithm",
-            hue_order=order,
-            style_order=order,
-            errorbar="sd",
-            err_kws={"linewidth": 0},
-            ax=axis,
-            legend=axis is axes.flat[0],
-        )
-        threshold = THRESHOLDS.get(environments.get(dataset))
-        if threshold is not None:
-            axis.axhline(threshold, color="0.4", linewidth=0.8, linestyle=":")
-        axis.set(title=dataset, xlabel="updates", ylabel="return")
-    for axis in list(axes.flat)[len(datasets) :]:
-        axis.set_axis_off()
-    handles, names = axes.flat[0].get_legend_handles_labels()
-    axes.flat[0].get_legend().remove()
-    drawn.legend(
-        handles, names, loc="outside upper center", ncols=min(len(names), 2 * columns), frameon=False
-    )
+def by_updates(selection: Selection, columns: int) -> Figure:
+    """The paper's Figure 2 for discrete sets: the mean return of each evaluation against updates."""
+    return _curves(selection, columns, "step", _performance(selection))
+
+
+def by_seconds(selection: Selection, columns: int) -> Figure:
+    return _curves(selection, columns, clock(selection.runs.iloc[0]), _performance(selection))
+
+
+def bellman_error(selection: Selection, columns: int) -> Figure | None:
+    return _curves(selection, columns, "step", "bellman_error")
+
+
+def diagnostics(selection: Selection, columns: int) -> Figure | None:
+    """K-FAC's condition and step ratio; its damping and failures only where they ever move."""
+    data = selection.evaluations
+    there = [name for name in DIAGNOSTICS if name in data and data[name].notna().any()]
+    moving = [name for name in there if data[name].nunique() > 1]
+    if not moving:
+        return None
+    datasets = list(dict.fromkeys(selection.runs["dataset"]))
+    wanted = [(dataset, name) for dataset in datasets for name in moving]
+    drawn, axes = panels(len(wanted), columns)
+    data = _labelled(selection)
+    for axis, (dataset, name) in zip(axes, wanted, strict=True):
+        _lines(axis, data[data["dataset"] == dataset].dropna(subset=name), "step", name, selection)
+        axis.set(title=dataset)
+    legend(drawn, axes, min(columns, len(wanted)))
+    still = [f"{WORDS[name]} {data[name].max():g}" for name in there if name not in moving]
+    if still:
+        drawn.supxlabel(f"throughout: {', '.join(still)}", fontsize=8)
     return drawn
+
+
+def _performance(selection: Selection) -> str:
+    """Returns where actions are discrete, as in the paper; scores where they are continuous."""
+    return "return" if all(task.get("discrete") for task in selection.runs["task"]) else "score"
+
+
+def _curves(selection: Selection, columns: int, x: str, y: str) -> Figure | None:
+    if y not in selection.evaluations or selection.evaluations[y].isna().all():
+        return None
+    data = _labelled(selection)
+    environments = selection.runs.drop_duplicates("dataset").set_index("dataset")["env_id"]
+    drawn, axes = panels(len(environments), columns)
+    for axis, dataset in zip(axes, environments.index, strict=True):
+        _lines(axis, data[data["dataset"] == dataset].dropna(subset=y), x, y, selection)
+        threshold = THRESHOLDS.get(environments[dataset])
+        if y == "return" and threshold is not None:
+            axis.axhline(threshold, color="0.4", linewidth=0.8, linestyle=":")
+        axis.set(title=dataset)
+    legend(drawn, axes, min(columns, len(environments)))
+    return drawn
+
+
+def _labelled(selection: Selection) -> pd.DataFrame:
+    """Evaluations under the algorithms' labels; seconds are those of the mean seed, so that seeds align."""
+    data = selection.evaluations.assign(label=selection.evaluations["algorithm"].map(selection.labels))
+    for seconds in ("training_seconds", "training_cpu_seconds"):
+        data[seconds] = data.groupby(["dataset", "algorithm", "step"])[seconds].transform("mean")
+    return data
+
+
+def _lines(axis: Axes, data: pd.DataFrame, x: str, y: str, selection: Selection) -> None:
+    style = styles(list(selection.labels.values()))
+    order = [label for label in style if label in set(data["label"])]
+    seaborn.lineplot(
+        data,
+        x=x,
+        y=y,
+        hue="label",
+        style="label",
+        hue_order=order,
+        style_order=order,
+        palette={label: style[label].colour for label in order},
+        dashes={label: style[label].dash for label in order},
+        # a standard deviation would reach below zero where only powers of ten are shown
+        errorbar=("pi", 100) if y in LOGARITHMIC else "sd",
+        err_kws={"linewidth": 0},
+        ax=axis,
+    )
+    axis.set(xlabel=WORDS.get(x, x), ylabel=WORDS.get(y, y))
+    if y in LOGARITHMIC:
+        logarithmic(axis)

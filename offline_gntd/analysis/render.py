@@ -1,44 +1,122 @@
-"""Only here does analysis touch the disk: an experiment's table and figure, written to analysis/."""
+"""Only here does analysis touch the disk: tables, figures and the report, written to analysis/."""
 
-from functools import partial
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
-from offline_gntd.analysis import bellman, scores
-from offline_gntd.analysis.selection import select
+from offline_gntd.analysis import aggregates, bellman, beside, grid
+from offline_gntd.analysis.grid import Layout
+from offline_gntd.analysis.selection import Selection, select
 from offline_gntd.analysis.table import FORMS, Table
+from offline_gntd.analysis.values import Measure
+from offline_gntd.datasets.names import safe
+from offline_gntd.errors import UserError, unknown
 from offline_gntd.files import home, write_text, writing
-from offline_gntd.runs.experiments import VERSIONS, table2_name
+from offline_gntd.runs.experiments import with_results
 
-FINAL = 10  # evaluations averaged for table2, as in the paper
-
-TABLES = {"table1": bellman.table, "quickstart": bellman.table} | {
-    table2_name(version): partial(scores.table, final=FINAL) for version in VERSIONS
-}  # any other grid shows the scores of its last evaluation
-
-
-def path(experiment: str, suffix: str) -> Path:
-    return home() / "analysis" / f"{experiment}.{suffix}"
+KINDS = {
+    "statistics": aggregates.table,
+    "improvement": aggregates.improvement_table,
+    "published": beside.table,
+}
+TABLE1 = ("table1", "quickstart")  # shown as the paper's Table 1; table2 and others as grids of scores
+FINAL = {"table2": "final-10"}  # the paper's protocol; any other grid shows its last evaluation
 
 
-def table(experiment: str) -> tuple[Table, list[Path]]:
-    made = TABLES.get(experiment, scores.table)(select(experiment))
-    written = [path(experiment, form) for form in FORMS]
+def path(name: str, suffix: str) -> Path:
+    return home() / "analysis" / f"{name}.{suffix}"
+
+
+def usual(experiment: str) -> Measure:
+    """How the runs of an experiment, or of a version of it (table2-v2), are read unless said otherwise."""
+    return Measure("score", FINAL.get(experiment.partition("-")[0], "last"))
+
+
+def main_table(selection: Selection) -> Table:
+    if selection.experiment.name.partition("-")[0] in TABLE1:
+        return bellman.table(selection)
+    return grid.table(selection, usual(selection.experiment.name))
+
+
+def table(
+    experiment: str,
+    kind: str | None = None,
+    metric: str | None = None,
+    protocol: str | None = None,
+    rows: str | None = None,
+    columns: str | None = None,
+    datasets: Sequence[str] = (),
+    algorithms: Sequence[str] = (),
+    mixed: bool = False,
+) -> tuple[Table, list[Path]]:
+    """An experiment's own table, one of the other kinds, or a grid laid out as asked for."""
+    layout = Layout(*_axes(rows, columns))
+    measure = Measure(metric or "score", protocol or usual(experiment).protocol)
+    if kind is not None and kind not in KINDS:
+        raise unknown("kind of table", kind, KINDS)
+    if kind and (metric or rows or columns):
+        raise UserError(f"--metric, --rows and --columns lay out a grid; the {kind} table is of scores")
+    selection = select(experiment, datasets, algorithms, mixed)
+    if kind:
+        made = KINDS[kind](selection, measure)
+    elif metric or protocol or rows or columns:
+        made = grid.table(selection, measure, layout)
+    else:
+        made = main_table(selection)
+    asked = [kind, metric, protocol, rows, columns, *datasets, *algorithms]
+    made = dataclasses.replace(made, name=safe("-".join([experiment, *filter(None, asked)])))
+    return made, write(made)
+
+
+def write(made: Table) -> list[Path]:
+    written = [path(made.name, form) for form in FORMS]
     for file, form in zip(written, FORMS, strict=True):
         write_text(file, made.text(form))
-    return made, written
+    return written
 
 
-def figure(experiment: str) -> list[Path]:
-    from offline_gntd.analysis import curves  # matplotlib is slow to import
+def figure(experiment: str, kinds: Sequence[str] = (), columns: int = 2, mixed: bool = False) -> list[Path]:
+    from offline_gntd.analysis import figures  # matplotlib is slow to import
 
-    drawn = curves.figure(select(experiment))
-    written = [path(experiment, suffix) for suffix in ("png", "pdf")]
-    for file in written:
-        with writing(file) as temporary:
-            drawn.savefig(
-                temporary,
-                format=file.suffix[1:],
-                dpi=200,
-                metadata={"CreationDate": None} if file.suffix == ".pdf" else None,
-            )
+    if columns < 1:
+        raise UserError(f"--columns must be at least 1, not {columns}")
+    drawn = figures.draw(select(experiment, mixed=mixed), usual(experiment), columns, kinds)
+    written = []
+    for kind, made in drawn.items():
+        for suffix in ("png", "pdf"):
+            written.append(path(f"{experiment}-{kind}", suffix))
+            with writing(written[-1]) as temporary:
+                # without its date, so that the same results give the same file
+                metadata = {"CreationDate": None} if suffix == "pdf" else None
+                made.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
+        figures.close(made)
+    return written
+
+
+def _axes(rows: str | None, columns: str | None) -> tuple[str, str]:
+    """One of them given, the other is what remains of dataset × algorithm."""
+    if rows and not columns:
+        columns = "algorithm" if rows == "dataset" else "dataset"
+    elif columns and not rows:
+        rows = "algorithm" if columns == "dataset" else "dataset"
+    return rows or "dataset", columns or "algorithm"
+
+
+def report(experiments: Sequence[str] = (), mixed: bool = False) -> Path:
+    """One page about the experiments named, or about all that have results."""
+    from offline_gntd.analysis.report import page_of
+
+    names = experiments or with_results()
+    if not names:
+        raise UserError("there are no results to report on; make some with: offline-gntd quickstart")
+    selections, refused = [], []
+    for name in names:
+        try:
+            selections.append(select(name, mixed=mixed))
+        except UserError as error:
+            if experiments:  # asked for by name
+                raise
+            refused.append(f"{name} is not shown: {error}")
+    written = path("report", "html")
+    write_text(written, page_of(selections, refused))
     return written

@@ -1,59 +1,109 @@
 """Which runs a table or a figure is about: one experiment's, under one protocol, none left out unsaid."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
-from offline_gntd.errors import UserError
+from offline_gntd.algorithms import preset
+from offline_gntd.analysis import mixtures
+from offline_gntd.errors import UserError, unknown
 from offline_gntd.runs import experiments, results
 from offline_gntd.runs.experiments import Experiment
 from offline_gntd.runs.results import KEY
+
+
+class Absent(NamedTuple):
+    """A run the experiment asks for that is not finished."""
+
+    dataset: str
+    algorithm: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.dataset} {self.algorithm} seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Selection:
     experiment: Experiment
     evaluations: pd.DataFrame
-    runs: pd.DataFrame
-    missing: tuple[str, ...]
-    notes: tuple[str, ...]
+    runs: pd.DataFrame  # in the experiment's order
+    missing: tuple[Absent, ...]
+    notes: tuple[str, ...]  # what a reader should be told
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the datasets' scores may be added up."""
+        return not mixtures.notes(self.runs)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What a table calls each algorithm: as its runs say, else as its preset, if that is known here."""
+        known = self.runs.drop_duplicates("algorithm").set_index("algorithm")["label"].to_dict()
+        return {name: known.get(name) or _label(name) for name in self.experiment.algorithms}
 
 
-def select(name: str) -> Selection:
-    """The finished runs an experiment asks for; refuses to mix what must not be compared."""
-    experiment = experiments.find(name)
+def select(
+    name: str, datasets: Sequence[str] = (), algorithms: Sequence[str] = (), mixed: bool = False
+) -> Selection:
+    """The finished runs an experiment asks for, or some of them; refuses what must not be compared."""
     found = results.read(name)
-    runs = found.finished()
-    if runs.empty:
+    experiment = _part(experiments.find(name), found.runs, datasets, algorithms)
+    finished = found.finished()
+    if finished.empty:
         raise UserError(f"no finished runs of {name}; run them with: offline-gntd run {name}")
     expected = pd.DataFrame(
         [(c.dataset, c.algorithm, seed) for c in experiment.cells() for seed in c.seeds], columns=KEY
     )
     protocol = dataclasses.asdict(experiment.protocol)
-    runs = runs[runs["protocol"].map(lambda p: p == protocol)].merge(expected, on=KEY)
-    _refuse_mixtures(runs)
-    absent = expected.merge(runs[KEY], on=KEY, how="left", indicator=True)
-    absent = absent[absent["_merge"] == "left_only"]
+    ours = finished["protocol"].map(lambda p: p == protocol)
+    runs = expected.merge(finished[ours], on=KEY)
+    mixtures.refuse(runs, mixed)
+    absent = expected[~expected.set_index(KEY).index.isin(runs.set_index(KEY).index)]
     return Selection(
         experiment,
         found.evaluations.merge(runs[KEY], on=KEY),
         runs,
-        tuple(f"{row.dataset} {row.algorithm} seed {row.seed}" for row in absent.itertuples()),
-        found.notes,
+        tuple(Absent(*run) for run in absent.itertuples(index=False)),
+        (*found.notes, *_of_another_protocol(expected.merge(finished[~ours], on=KEY)), *mixtures.notes(runs)),
     )
 
 
-def _refuse_mixtures(runs: pd.DataFrame) -> None:
-    for dataset, group in runs.groupby("dataset"):
-        for column, what in (
-            ("dataset_sha256", "data"),
-            ("env_id", "environments"),
-            ("stack", "stack sizes"),
-        ):
-            if group[column].nunique() > 1:
-                odd = group[group[column] != group[column].mode()[0]].iloc[0]
-                raise UserError(
-                    f"the runs on {dataset} do not share their {what}: {odd.algorithm} seed {odd.seed} has "
-                    f"{column} {odd[column]}; run it again with --redo"
-                )
+def _label(algorithm: str) -> str:
+    try:
+        return preset(algorithm).label
+    except UserError:
+        return algorithm
+
+
+def _part(
+    experiment: Experiment, runs: pd.DataFrame, datasets: Sequence[str], algorithms: Sequence[str]
+) -> Experiment:
+    """The experiment, restricted to datasets by their name in tables and algorithms by name or label."""
+    labels = dict(zip(runs["algorithm"], runs["label"], strict=True)) if len(runs) else {}
+    for dataset in set(datasets) - set(experiment.dataset_names()):
+        raise unknown(f"dataset in {experiment.name}", dataset, experiment.dataset_names())
+    for algorithm in set(algorithms) - set(experiment.algorithms) - set(labels.values()):
+        raise unknown(f"algorithm in {experiment.name}", algorithm, experiment.algorithms)
+    sources = zip(experiment.datasets, experiment.dataset_names(), strict=True)
+    return dataclasses.replace(
+        experiment,
+        datasets=tuple(source for source, name in sources if not datasets or name in datasets),
+        algorithms=tuple(
+            name
+            for name in experiment.algorithms
+            if not algorithms or name in algorithms or labels.get(name) in algorithms
+        ),
+    )
+
+
+def _of_another_protocol(runs: pd.DataFrame) -> list[str]:
+    if runs.empty:
+        return []
+    named = ", ".join(
+        str(Absent(*run)) for run in runs[KEY].head(mixtures.MOST_NAMED).itertuples(index=False)
+    )
+    return [f"{len(runs)} runs here follow another protocol and are left out: {named} …"]

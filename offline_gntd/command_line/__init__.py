@@ -7,10 +7,27 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from offline_gntd import __version__
+from offline_gntd import __version__, extensions
 from offline_gntd.command_line import analysis, bench, datasets, runs
 from offline_gntd.errors import UserError
+
+
+class Command(argparse.ArgumentParser):
+    """Any command: all take the user's own files."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.add_argument(
+            "--import",
+            dest="imports",
+            action="append",
+            type=Path,
+            default=argparse.SUPPRESS,  # a verb must not undo what its command was given
+            metavar="FILE",
+            help="a Python file of yours with PRESETS or DATASETS",
+        )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="datasets/, results/ and analysis/ are kept in $OFFLINE_GNTD_HOME (default: this folder).",
     )
     top.add_argument("--version", action="version", version=f"offline-gntd {__version__}")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Command)
     for part in (datasets, runs, analysis, bench):
         part.add_commands(commands)
     return top
@@ -29,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     try:
+        for path in getattr(args, "imports", []):
+            extensions.use(path)
         return args.handler(args) or 0
     except UserError as error:
         print(f"offline-gntd: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""offline-gntd run, evaluate, algorithms, quickstart, ship."""
+"""offline-gntd run, status, evaluate, algorithms, quickstart, ship."""
 
 import argparse
 import itertools
@@ -28,7 +28,12 @@ def add_commands(commands) -> None:
     command.add_argument("--steps", type=int, metavar="N", help="updates per run")
     command.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations")
     command.add_argument("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation")
-    command.add_argument("--stack", type=int, metavar="N", help="seeds trained together in one process")
+    command.add_argument(
+        "--stack",
+        type=int,
+        metavar="N",
+        help="seeds trained together in one process (default: the experiment's; on a GPU all)",
+    )
     command.add_argument(
         "--set",
         action="append",
@@ -38,18 +43,41 @@ def add_commands(commands) -> None:
         help="set a field of every algorithm; several values are variants, each a column of its own",
     )
     command.add_argument(
-        "--workers", type=int, metavar="W", help="one-thread processes (default: one per core)"
+        "--workers", type=int, metavar="W", help="runs at a time, of one thread each (default: one per core)"
+    )
+    command.add_argument(
+        "--engine", choices=("local", "ray", "slurm"), default="local", help="where to run (default local)"
+    )
+    command.add_argument("--address", metavar="A", help="of a Ray cluster: auto, ray://host:port, …")
+    command.add_argument(
+        "--slurm",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of its jobs: partition=… time=MINUTES mem=8GB …",
     )
     command.add_argument("--device", default="cpu", metavar="D", help="cpu (default) or cuda")
     command.add_argument(
         "--checkpoint-seconds",
         type=float,
-        default=300.0,
         metavar="S",
-        help="time between checkpoints (default 300)",
+        help="time between checkpoints (default: so that they take half a percent of a run's time)",
     )
+    command.add_argument("--retries", type=int, metavar="N", help="of a run that fails (default 2)")
     command.add_argument("--redo", action="store_true", help="run again what is stale")
+    command.add_argument("--tensorboard", action="store_true", help="log there too, in the runs' folders")
+    command.add_argument(
+        "--wandb", action="store_true", help="log there too; WANDB_MODE=offline keeps it here"
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="say what would be run, and how long it would take"
+    )
     command.set_defaults(handler=run)
+
+    command = commands.add_parser("status", help="how far grids are, from their files, wherever they run")
+    command.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="one, run by run (default: all)")
+    command.add_argument("--json", action="store_true", help="for a program to read")
+    command.set_defaults(handler=status)
 
     command = commands.add_parser("evaluate", help="score a run's stored policy again")
     command.add_argument(
@@ -78,37 +106,44 @@ def quickstart(args: argparse.Namespace) -> int:
         build(name)
     grid.run(experiment)
     table, written = render.table(experiment.name)
-    written += render.figure(experiment.name)
+    written += render.figure(experiment.name, ["updates"])
     print("\n" + table.text("md"))
     print("written: " + ", ".join(map(str, written)))
     return 1 if table.missing else 0
 
 
 def algorithms(args: argparse.Namespace) -> None:
-    from offline_gntd.algorithms import CATALOGUE, preset
+    from offline_gntd.algorithms import catalogue, preset
     from offline_gntd.configuration import flatten
 
     if args.name:
         for path, value in flatten(preset(args.name).config).items():
             print(f"{path:<24} {'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
     else:
-        for name, entry in CATALOGUE.items():
+        for name, entry in catalogue().items():
             print(f"{name:<14} {entry.label}")
 
 
 def run(args: argparse.Namespace) -> int:
     from offline_gntd.runs import grid
+    from offline_gntd.runs.attempt import Options
 
     experiment = _experiment(args)
+    if args.dry_run:
+        return _dry_run(experiment, args)
+    trackers = tuple(name for name in ("tensorboard", "wandb") if getattr(args, name))
     outcome = grid.run(
         experiment,
         workers=args.workers,
-        device=_device(args.device),
-        checkpoint_seconds=args.checkpoint_seconds,
+        options=Options(_device(args.device), args.checkpoint_seconds, trackers),
         redo=args.redo,
+        retries=grid.RETRIES if args.retries is None else args.retries,
+        engine_name=args.engine,
+        **_engine_settings(args),
     )
     counts = {
         "done": outcome.done,
+        "done by another grid": outcome.done_elsewhere,
         "finished before": outcome.finished_before,
         "failed": outcome.failed,
         "stale": outcome.stale,
@@ -120,8 +155,49 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if outcome.stopped:
-        print("stopped; the same command goes on from the checkpoints", file=sys.stderr)
+        print(f"stopped ({outcome.stopped}); the same command goes on from the checkpoints", file=sys.stderr)
     return 0 if outcome.complete else 1
+
+
+def _dry_run(experiment, args: argparse.Namespace) -> int:
+    from offline_gntd.runs import preview
+
+    workers = os.cpu_count() if args.workers is None else args.workers
+    made = preview.preview(experiment, workers, args.redo)
+    print(made.text())
+    return 1 if made.plan.missing else 0
+
+
+def _engine_settings(args: argparse.Namespace) -> dict:
+    from offline_gntd.errors import UserError
+
+    for option, engine in (("address", "ray"), ("slurm", "slurm")):
+        if getattr(args, option) and args.engine != engine:
+            raise UserError(f"--{option} is of --engine {engine}, not of {args.engine}")
+    if args.engine == "ray":
+        return {"address": args.address}
+    if args.engine == "slurm":
+        pairs = [setting.partition("=") for setting in args.slurm]
+        for name, separator, value in pairs:
+            if not (name and separator and value):
+                raise UserError(f"--slurm takes name=value, not {name!r}")
+        return {"parameters": {name: value for name, _, value in pairs}}
+    return {}
+
+
+def status(args: argparse.Namespace) -> None:
+    import json
+
+    from offline_gntd.runs import status
+
+    names = [args.experiment] if args.experiment else status.known()
+    found = [status.read(name) for name in names]
+    if args.json:
+        print(json.dumps([one.to_dict() for one in found], indent=2, ensure_ascii=False, allow_nan=False))
+    elif args.experiment:
+        print(found[0].text())
+    else:
+        print("\n".join(one.headline() for one in found) or "nothing was run here yet")
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -177,16 +253,21 @@ def _experiment(args: argparse.Namespace):
         base = experiments.find(args.experiment)
     fields = {field.name for field in dataclasses.fields(Protocol)}
     protocol = {name: value for name, value in vars(args).items() if name in fields and value is not None}
+    seeds = base.seeds if args.seeds is None else args.seeds
+    if args.device != "cpu":
+        protocol.setdefault("stack", seeds)  # one process has it all to itself
     algorithms = tuple(args.algorithms or base.algorithms)
     if not algorithms or not (args.datasets or base.datasets):
         raise UserError(f"{base.name} names no algorithms or no datasets; add --algorithms … --datasets …")
-    return Experiment(
+    experiment = Experiment(
         base.name,
         tuple(args.datasets or base.datasets),
         _variants(algorithms, args.settings),
-        seeds=base.seeds if args.seeds is None else args.seeds,
+        seeds=seeds,
         protocol=dataclasses.replace(base.protocol, **protocol),
     )
+    experiment.check_algorithms()
+    return experiment
 
 
 def _variants(algorithms: tuple[str, ...], settings: list[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from offline_gntd.datasets.building import build, build_splits
 from offline_gntd.datasets.dataset import Dataset, Missing
+from offline_gntd.datasets.imported import Source
 from offline_gntd.datasets.loading import load
 
-__all__ = ["Dataset", "Missing", "build", "build_splits", "load"]
+__all__ = ["Dataset", "Missing", "Source", "build", "build_splits", "load"]

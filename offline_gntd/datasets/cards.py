@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from offline_gntd.datasets import built, catalogue, conversion, download, flat, minari_store
+from offline_gntd.datasets import built, catalogue, conversion, download, flat, imported, minari_store
 from offline_gntd.datasets.building import RECIPES
 from offline_gntd.datasets.check import Report
 from offline_gntd.datasets.dataset import Dataset
@@ -31,6 +31,9 @@ def listing() -> str:
     lines.append("      * has known issues, which are named when it is read")
     lines += ["", "      Minari, on this machine (others with: offline-gntd datasets fetch ID)"]
     lines += [f"{_here(True)}{identifier}" for identifier in theirs] or ["      none"]
+    own = imported.sources()
+    if own:
+        lines += ["", "      imported", *(f"{_here(True)}{name:<32} {own[name].env_id}" for name in own)]
     lines += ["", "      and any HDF5 file in D4RL's layout, by its path"]
     return "\n".join(lines)
 

@@ -21,7 +21,7 @@ class About:
 
     name: str  # safe as a folder's name
     task: Task
-    origin: str  # built | d4rl | minari | file | dict
+    origin: str  # built | d4rl | minari | imported | file | dict
     source: str = ""  # what `load` takes to open it again: a name, or a file's full path
     stands_for: str | None = None  # the D4RL id it is, or by its file's name is meant to be
     version: str | None = None  # v0 | v1 | v2 of a D4RL set, vN of a Minari set

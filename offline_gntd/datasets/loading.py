@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from offline_gntd.datasets import building, catalogue, conversion, d4rl, flat, hdf5, minari_store
+from offline_gntd import extensions
+from offline_gntd.datasets import building, catalogue, conversion, d4rl, flat, hdf5, imported, minari_store
 from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.d4rl import Recording
 from offline_gntd.datasets.dataset import About, Dataset, Missing
@@ -30,8 +31,9 @@ def load(
 ) -> Dataset:
     """Open a dataset.
 
-    source         hopper-medium-v2 (D4RL), mujoco/hopper/medium-v0 (Minari), cartpole-replay (built), the
-                   path of an HDF5 file in D4RL's layout, or the dict of d4rl's env.get_dataset()
+    source         hopper-medium-v2 (D4RL), mujoco/hopper/medium-v0 (Minari), cartpole-replay (built), a name
+                   in an imported file, the path of an HDF5 file in D4RL's layout, or the dict of d4rl's
+                   env.get_dataset()
     env            hopper, Hopper-v4 …: what a file or a dict that does not say it itself was recorded in
     episode_limit  steps, for data that has neither timeouts nor next_observations
     """
@@ -44,11 +46,13 @@ def load(
         return _load_d4rl(catalogue.entries()[str(source)], env)
     if kind == "minari":
         return _load_minari(str(source), env)
+    if kind == "imported":
+        return _load_imported(str(source))
     return _load_file(Path(source), env, episode_limit)
 
 
 def kind_of(source: str | Path) -> str:
-    """built | d4rl | minari | file; Missing for a Minari id that is not here, an error for anything else.
+    """built | d4rl | imported | minari | file; Missing for a Minari id not here, an error for anything else.
 
     D4RL's ids and ours come first, so that nothing else is ever taken for one of them.
     """
@@ -57,6 +61,8 @@ def kind_of(source: str | Path) -> str:
         return "built"
     if isinstance(source, str) and name in catalogue.entries():
         return "d4rl"
+    if isinstance(source, str) and name in imported.sources():
+        return "imported"
     if isinstance(source, Path) or Path(name).is_file() or name.endswith(FILE_SUFFIXES):
         hdf5.check_is_file(Path(source))
         return "file"
@@ -67,7 +73,7 @@ def kind_of(source: str | Path) -> str:
             return "minari"
         if "/" in name:
             raise Missing(f"{name} is not here; fetch it with: offline-gntd datasets fetch {name}")
-    known = [*building.RECIPES, *catalogue.entries(), *minari_store.local_ids()]
+    known = [*building.RECIPES, *catalogue.entries(), *imported.sources(), *minari_store.local_ids()]
     raise unknown("dataset", name, known, "See: offline-gntd datasets list")
 
 
@@ -215,6 +221,27 @@ def _load_minari(minari_id: str, env: str | None) -> Dataset:
         return flat.write(cache, about, key, minari_store.transitions(folder, task, totals), totals)
 
     return flat.cached(cache, key, make)
+
+
+def _load_imported(name: str) -> Dataset:
+    source = imported.sources()[name]
+    task, limit = task_named(source.env_id)
+    if source.reference_min is not None and source.reference_max is not None:
+        references = {"reference_min": source.reference_min, "reference_max": source.reference_max}
+        task = dataclasses.replace(task, **references, reference_source="the file it is imported from")
+    files = extensions.fingerprints()
+    parts = [name, files, dataclasses.asdict(task)]
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    about = About(name=name, task=task, origin="imported", source=name, provenance={"files": files})
+    folder = flat.folder(f"imported-{name}")
+
+    def make() -> Dataset:
+        columns = {column: np.asarray(values) for column, values in source.make().items()}
+        recording = d4rl.recording(columns, task, name, limit)
+        whole = _with_boundaries(about, recording)
+        return flat.write(folder, whole, key, recording.transitions(), recording.episodes())
+
+    return flat.cached(folder, key, make)
 
 
 def _with_boundaries(about: About, recording: Recording) -> About:

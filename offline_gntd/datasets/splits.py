@@ -114,7 +114,7 @@ class Order:
         return rows | {"seed": self.seed} | dataclasses.asdict(self.size.practice)
 
 
-class Source:
+class Material:
     """A finished training and the policies found in it: what all splits of a body are made of."""
 
     def __init__(self, order: Order, training: Training, report: Callable[[str, int], None]):
@@ -220,13 +220,13 @@ def build_body(
 
     training.run(practised, checkpoint_seconds)
     practised(training)  # which may have been finished before
-    source = Source(order, training, report)
+    material = Material(order, training, report)
     for name in names:
         split = RECIPES[name].split
         report(f"writing {split}", 0)
-        rows, ends = source.rows(split)
+        rows, ends = material.rows(split)
         provenance = order.options(RECIPES[name]) | {
-            "level": source.level(split),
+            "level": material.level(split),
             "training": {
                 "config": to_dict(order.size.practice.config),
                 "updates": int(training.agent.updates),

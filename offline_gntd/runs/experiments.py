@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offline_gntd.algorithms import configured, preset
+from offline_gntd.algorithms import catalogue, configured, preset
 from offline_gntd.configuration import digest, to_dict
 from offline_gntd.datasets.names import results_name
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.files import home, read_json, write_json
 from offline_gntd.runs import results
+from offline_gntd.runs.lock import Lock
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,11 @@ class Experiment:
         names = self.dataset_names()
         for twice in {name for name in names if names.count(name) > 1}:
             raise UserError(f"two datasets of {self.name} would both be called {twice!r}; rename a file")
+
+    def check_algorithms(self) -> None:
+        """Refuse an unknown name or field before anything is run; results are read without knowing them."""
         for algorithm in self.algorithms:
-            preset(algorithm)  # an unknown name or field stops here, before anything is run
+            preset(algorithm)
 
     def cells(self) -> list["Cell"]:
         """All runs, as stacks of seeds."""
@@ -101,6 +105,9 @@ class Cell:
 
     def folder(self, seed: int) -> Path:
         return home() / "results" / self.experiment / self.dataset / self.algorithm / f"seed-{seed}"
+
+    def folders(self) -> list[Path]:
+        return [self.folder(seed) for seed in self.seeds]
 
     def __str__(self) -> str:
         seeds = f"{self.seeds[0]}" if len(self.seeds) == 1 else f"{self.seeds[0]}–{self.seeds[-1]}"
@@ -162,15 +169,33 @@ def find(name: str) -> Experiment:
         return _of_runs(name, shipped.runs.to_dict("records"))
     if built_in:
         return built_in
-    known = {path.parent.name for path in stored_path("*").parent.parent.glob("*/experiment.json")}
-    raise unknown("experiment", name, known | set(BUILT_IN))
+    raise unknown("experiment", name, {*with_results(), *BUILT_IN})
+
+
+def with_results() -> list[str]:
+    """The experiments that have been run here or whose results were shipped, the built-in ones first."""
+    folder = home() / "results"
+    names = {path.parent.name for path in folder.glob("*/experiment.json")}
+    names |= {path.name.removesuffix(".runs.csv") for path in folder.glob("*.runs.csv")}
+    return [*(name for name in BUILT_IN if name in names), *sorted(names - set(BUILT_IN))]
 
 
 def _of_runs(name: str, runs: list[dict[str, Any]]) -> Experiment:
+    """Shipped runs are sorted by name; a table has the catalogue's order and, of splits, the paper's."""
+    presets = list(catalogue())
+    splits = [f"{body}-{split}" for split in SPLITS for body in BODIES]
+
+    def place(known: list[str], found: str) -> int:
+        return known.index(found) if found in known else len(known)
+
+    def split(run: dict[str, Any]) -> int:
+        return place(splits, str(run["dataset_stands_for"]).rpartition("-")[0])
+
+    by_algorithm = sorted(runs, key=lambda run: place(presets, run["algorithm"].partition("@")[0]))
     return Experiment(
         name,
-        tuple(dict.fromkeys(run["dataset"] for run in runs)),
-        tuple(dict.fromkeys(run["algorithm"] for run in runs)),
+        tuple(dict.fromkeys(run["dataset"] for run in sorted(runs, key=split))),
+        tuple(dict.fromkeys(run["algorithm"] for run in by_algorithm)),
         seeds=1 + max(run["seed"] for run in runs),
         protocol=Protocol(**runs[0]["protocol"]),
     )
@@ -188,8 +213,13 @@ def from_file(path: Path) -> Experiment:
 def store(experiment: Experiment) -> None:
     """Remember what was asked for, so that a table knows which runs are missing.
 
-    A grid may be run in parts: under the same protocol its datasets, algorithms and seeds add up.
+    A grid may be run in parts, also at once: under one protocol its datasets, algorithms and seeds add up.
     """
+    with Lock([stored_path(experiment.name).parent], wait=True):
+        _store(experiment)
+
+
+def _store(experiment: Experiment) -> None:
     if stored_path(experiment.name).exists():
         before = find(experiment.name)
         if before.protocol == experiment.protocol:

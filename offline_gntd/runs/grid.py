@@ -1,25 +1,30 @@
-"""All the runs of an experiment, over one-thread worker processes; what is finished is not run again."""
+"""All the runs of an experiment.
+
+What is finished is not run again, what fails is tried again, what another grid has in hand is waited for.
+"""
 
 import contextlib
-import multiprocessing
-import os
-import queue
+import math
 import signal
-import sys
 import threading
-import traceback
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from tqdm import tqdm
-
-from offline_gntd.datasets import Missing, load
 from offline_gntd.errors import UserError
-from offline_gntd.files import require_writable, write_text
-from offline_gntd.runs import experiments, fitness, results
+from offline_gntd.files import require_writable
+from offline_gntd.runs import experiments, planning, rates, trackers
+from offline_gntd.runs.attempt import Ending, Options, Progress, log_of, record_death
+from offline_gntd.runs.display import Display, display
+from offline_gntd.runs.engines import Engine, engine
 from offline_gntd.runs.experiments import Cell, Experiment
-from offline_gntd.runs.record import FINISHED, Record, read_description
+from offline_gntd.runs.forecast import Forecast
+from offline_gntd.runs.lock import Watch
+
+POLL_SECONDS = 0.5
+RETRIES = 2  # further attempts at a cell that failed
+DEFAULTS = Options()
 
 
 @dataclass
@@ -27,10 +32,11 @@ class Outcome:
     """What became of the cells of a grid."""
 
     finished_before: list[Cell] = field(default_factory=list)
-    stale: list[Cell] = field(default_factory=list)  # finished under another protocol, config or dataset
+    stale: list[Cell] = field(default_factory=list)
     done: list[Cell] = field(default_factory=list)
+    done_elsewhere: list[Cell] = field(default_factory=list)  # by another grid, meanwhile
     failed: list[Cell] = field(default_factory=list)
-    stopped: bool = False
+    stopped: str = ""  # why, if it was
 
     @property
     def complete(self) -> bool:
@@ -40,171 +46,140 @@ class Outcome:
 def run(
     experiment: Experiment,
     workers: int | None = None,
-    device: str = "cpu",
-    checkpoint_seconds: float = 300.0,
+    options: Options = DEFAULTS,
     redo: bool = False,
+    retries: int = RETRIES,
+    engine_name: str = "local",
     quiet: bool = False,
+    **engine_settings: Any,
 ) -> Outcome:
     """Run what is missing of an experiment; with `redo`, what is stale too."""
     if workers is not None and workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}")
-    outcome, todo = plan(experiment, redo)
-    if not todo:
+    if retries < 0:
+        raise UserError(f"--retries must be at least 0, not {retries}")
+    if options.checkpoint_seconds is not None and not options.checkpoint_seconds > 0:
+        raise UserError(f"--checkpoint-seconds must be more than 0, not {options.checkpoint_seconds:g}")
+    trackers.require(options.trackers)
+    plan = planning.plan(experiment, redo)
+    for error in plan.missing.values():
+        raise error
+    outcome = Outcome(plan.finished, plan.stale)
+    if not plan.todo:
         return outcome
     require_writable(experiments.stored_path(experiment.name).parent)
-    experiments.store(experiment)
-    workers = min(workers or os.cpu_count() or 1, len(todo))
-    context = multiprocessing.get_context("spawn")
-    progress, stop = context.Queue(), context.Event()
-    pool = ProcessPoolExecutor(
-        workers, context, _prepare_worker, (progress, stop, device, checkpoint_seconds)
-    )
-    total = sum(len(cell.seeds) * cell.protocol.steps for cell in todo)
-    with pool, tqdm(total=total, desc=experiment.name, unit="update", unit_scale=True, disable=quiet) as bar:
-        futures = {pool.submit(_execute, cell): cell for cell in todo}
-        with _interrupts(stop, bar):
-            for future in _as_they_finish(futures, progress, bar):
-                _settle(future, futures[future], outcome, bar)
+    estimates = rates.measured()
+    todo = longest_first(plan.todo, estimates)
+    with engine(engine_name, workers, options, **engine_settings) as made:
+        experiments.store(experiment)
+        with display(experiment.name, Forecast(todo, estimates), quiet) as shown:
+            Grid(made, todo, retries, outcome, shown).work()
     return outcome
 
 
-def plan(experiment: Experiment, redo: bool = False) -> tuple[Outcome, list[Cell]]:
-    """Which cells are finished or stale, and which are to be run."""
-    outcome, todo = Outcome(), []
-    shipped = results.read_shipped(experiment.name)
-    runs = shipped.runs.to_dict("records") if shipped else []
-    shipped_runs = {(run["dataset"], run["algorithm"], run["seed"]): run for run in runs}
-    hashes = {source: _dataset_hash(source) for source in experiment.datasets}
-    for cell in experiment.cells():
-        state = _state(cell, hashes[cell.source], shipped_runs)
-        if state == "finished":
-            outcome.finished_before.append(cell)
-        elif state == "stale" and not redo:
-            outcome.stale.append(cell)
-        else:
-            todo.append(cell)
-    # data that is missing or unfit is said before anything runs
-    needed = {cell.source: load(cell.source) for cell in todo}
-    for cell in todo:
-        fitness.check(cell, needed[cell.source])
-    return outcome, todo
+def longest_first(cells: Sequence[Cell], estimates: rates.Rates) -> list[Cell]:
+    """So that no long run is left alone at the end; one that nothing is known of may be long."""
+
+    def length(cell: Cell) -> float:
+        seconds = estimates.seconds(cell, planning.reached(cell))
+        return math.inf if seconds is None else seconds
+
+    return sorted(cells, key=length, reverse=True)
 
 
-def _dataset_hash(source: str) -> str | None:
-    """None where the data is not here, which matters only to a run that needs it."""
-    try:
-        return load(source).sha256
-    except Missing:
-        return None
+class Grid:
+    """Cells on their way through an engine."""
 
+    def __init__(self, engine: Engine, cells: Sequence[Cell], retries: int, outcome: Outcome, shown: Display):
+        self.engine, self.retries, self.outcome, self.shown = engine, retries, outcome, shown
+        self.unsettled = set(cells)
+        self.cells = cells
+        self.failures: Counter[Cell] = Counter()
+        self.elsewhere: dict[Cell, Watch] = {}  # that others are at
+        self.interrupted = False
 
-def _state(cell: Cell, dataset_sha256: str | None, shipped_runs: dict) -> str:
-    """finished | stale | missing: by the run's folder, else by what was shipped with the same hashes."""
-    states = []
-    for seed in cell.seeds:
-        local = read_description(cell.folder(seed)) or {}
-        if local.get("status") in FINISHED:
-            states.append("finished" if _matches(local, cell, dataset_sha256) else "stale")
-        else:
-            shipped = shipped_runs.get((cell.dataset, cell.algorithm, seed))
-            states.append("finished" if shipped and _matches(shipped, cell, dataset_sha256) else "missing")
-    return "missing" if "missing" in states else "stale" if "stale" in states else "finished"
+    def work(self) -> None:
+        for cell in self.cells:
+            watch = Watch(cell.folders())
+            if watch.held():
+                self._leave(cell, watch)
+        self.engine.submit([cell for cell in self.cells if cell not in self.elsewhere])
+        with _interrupts(self):
+            while self.unsettled:
+                if self.interrupted and not self.outcome.stopped:
+                    self.shown.line("stopping: the runs write their checkpoints; Ctrl-C again to stop now")
+                    self.stop("interrupted")
+                for event in self.engine.poll(POLL_SECONDS):
+                    if isinstance(event, Progress):
+                        self.shown.progress(event)
+                    else:
+                        self._settle(event)
+                self._look_elsewhere()
 
+    def stop(self, why: str) -> None:
+        self.outcome.stopped = self.outcome.stopped or why
+        self.engine.stop()
 
-def _matches(run: dict, cell: Cell, dataset_sha256: str | None) -> bool:
-    return run["config_hash"] == cell.config_hash and dataset_sha256 in (None, run["dataset_sha256"])
+    def _settle(self, ending: Ending) -> None:
+        cell = ending.cell
+        if ending.kind == "held":
+            self._leave(cell, Watch(cell.folders()))
+            return
+        if ending.kind in ("failed", "died"):
+            self.failures[cell] += 1
+            if self.failures[cell] <= self.retries and not self.outcome.stopped:
+                self.shown.line(
+                    f"{cell}: {ending.error}; trying again, {self.failures[cell]} of {self.retries}"
+                )
+                self.engine.submit([cell])
+                return
+        if ending.kind in ("failed", "died", "refused"):
+            if ending.kind == "died":
+                record_death(ending)
+            self.outcome.failed.append(cell)
+            self.shown.line(f"failed: {cell}: {ending.error}; see {log_of(cell)}")
+        elif ending.kind == "unwritable":
+            self.stop(ending.error)
+        elif ending.kind == "done":
+            self.outcome.done.append(cell)
+        elif ending.kind == "finished":
+            self.outcome.done_elsewhere.append(cell)
+        self.unsettled.discard(cell)
+        self.shown.ended(ending)
 
+    def _leave(self, cell: Cell, watch: Watch) -> None:
+        self.elsewhere[cell] = watch
+        self.shown.line(f"{cell}: another grid is at it; waiting for that")
 
-def _as_they_finish(futures: dict[Future, Cell], progress, bar: tqdm) -> Iterator[Future]:
-    """Yield futures as they finish, showing the workers' progress in between."""
-    steps: dict[Cell, int] = {}
-    pending = set(futures)
-    while pending:
-        finished, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                cell, step, score = progress.get_nowait()
-                bar.update((step - steps.get(cell, 0)) * len(cell.seeds))
-                bar.set_postfix_str(f"{cell}: score {score:.1f}")
-                steps[cell] = step
-        yield from finished
-
-
-def _settle(future: Future, cell: Cell, outcome: Outcome, bar: tqdm) -> None:
-    if future.cancelled():
-        outcome.stopped = True
-        return
-    try:
-        result = future.result()
-    except Exception as error:  # the worker itself died
-        result = f"its worker died: {error}"
-    if result is None:
-        outcome.done.append(cell)
-    elif result == "stopped":
-        outcome.stopped = True
-    else:
-        outcome.failed.append(cell)
-        bar.write(f"failed: {cell}: {result}", file=sys.stderr)
+    def _look_elsewhere(self) -> None:
+        """Take over what others have let go of, finished or not."""
+        if self.outcome.stopped:
+            self.unsettled -= set(self.elsewhere)
+            self.elsewhere = {}
+            return
+        for cell in [cell for cell, watch in self.elsewhere.items() if not watch.held()]:
+            del self.elsewhere[cell]
+            if planning.finished(cell):
+                self._settle(Ending(cell, "finished"))
+            else:
+                self.engine.submit([cell])
 
 
 @contextlib.contextmanager
-def _interrupts(stop, bar: tqdm) -> Iterator[None]:
-    """The first Ctrl-C lets every run write its checkpoint and end; the second ends them now."""
+def _interrupts(grid: Grid) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) lets every run write its checkpoint and end; the second ends them now."""
 
-    def interrupted(signum, frame):
-        if stop.is_set():
-            for child in multiprocessing.active_children():
-                child.kill()
+    def interrupt(number, frame):
+        if grid.interrupted:
             raise KeyboardInterrupt
-        stop.set()
-        bar.write("stopping: the runs write their checkpoints; Ctrl-C again to stop now", file=sys.stderr)
+        grid.interrupted = True
 
-    before = signal.signal(signal.SIGINT, interrupted)
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals go to the main thread
+        return
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-
-
-# ---- in the worker ----
-
-_worker: tuple = ()
-
-
-def _prepare_worker(progress, stop, device: str, checkpoint_seconds: float) -> None:
-    import torch
-
-    global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)
-    _worker = (progress, stop, device, checkpoint_seconds)
-
-
-def _end_with_parent() -> None:
-    """A worker does not outlive the grid, however that ended; its checkpoint is as good as ever."""
-    multiprocessing.parent_process().join()
-    os._exit(1)
-
-
-def _execute(cell: Cell) -> str | None:
-    """Run a cell; None when it is done, 'stopped', or the error in one line, its trace left in the folder."""
-    from offline_gntd.runs.run import Run, Stopped
-
-    progress, stop, device, checkpoint_seconds = _worker
-    if stop.is_set():
-        return "stopped"
-    try:
-        Run(cell, device).execute(
-            lambda step, score: progress.put((cell, step, score)), stop.is_set, checkpoint_seconds
-        )
-    except Stopped:
-        return "stopped"
-    except Exception as error:
-        for seed in cell.seeds:
-            record = Record(cell.folder(seed))
-            record.description = read_description(record.folder) or {"experiment": cell.experiment}
-            record.describe(status="failed", error=str(error))
-            write_text(record.folder / "error.log", traceback.format_exc())
-        return f"{type(error).__name__}: {error}; see {cell.folder(cell.seeds[0]) / 'error.log'}"
-    return None
+        for number, handler in before.items():
+            signal.signal(number, handler)

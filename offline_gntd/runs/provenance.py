@@ -8,6 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from offline_gntd import extensions
+
 PACKAGES = ("offline_gntd", "torch", "numpy", "gymnasium", "mujoco", "minari")
 
 
@@ -28,8 +30,13 @@ def commit() -> str | None:
     return head.stdout.strip() + ("-changed" if diff.stdout.strip() else "")
 
 
-@functools.cache
 def versions() -> dict[str, str]:
+    """Of Python, of the packages a number depends on, and of the user's own files."""
+    return _installed() | extensions.fingerprints()
+
+
+@functools.cache
+def _installed() -> dict[str, str]:
     return {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
 
 

@@ -1,16 +1,22 @@
-"""A run on disk: run.json, scores.csv, metrics.csv and its last checkpoint, each written whole."""
+"""A run on disk: run.json, scores.csv, metrics.csv and its last checkpoint, each written whole; a log."""
 
 import csv
 import io
+import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from offline_gntd.errors import UserError
-from offline_gntd.files import read_json, write_json, write_text, writing
+from offline_gntd.files import read_json, remove, write_bytes, write_json, write_text
 
 FINISHED = ("done", "diverged")  # a diverged run is a result
+LOG = "run.log"  # what the run and what failed in it said, of every attempt
+
+
+class Unreadable(UserError):
+    """A checkpoint that a failing disk left: not what was written."""
 
 
 class Record:
@@ -25,6 +31,17 @@ class Record:
     @property
     def diverged(self) -> bool:
         return "diverged_at" in self.description
+
+    def clear(self) -> None:
+        """Begin anew: only the log and the lock stay."""
+        for path in self.folder.glob("*"):
+            if path.name != LOG and not path.name.startswith("lock-"):
+                remove(path)
+
+    def sweep(self) -> None:
+        """Remove what was being written when its writer was killed."""
+        for path in self.folder.glob(".*.part"):
+            remove(path)
 
     def describe(self, **changes: Any) -> None:
         self.description |= changes
@@ -45,12 +62,17 @@ class Record:
             "description": self.description,
             "timing": timing,
         }
-        with writing(self._checkpoint(step)) as temporary:
-            torch.save(content, temporary)
+        buffer = io.BytesIO()  # torch.save to a file hides that the disk is full
+        torch.save(content, buffer)
+        write_bytes(self._checkpoint(step), buffer.getbuffer())
 
     def resume(self, step: int) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
         """Go back to the checkpoint of a step: rows measured after it are forgotten."""
-        content = torch.load(self._checkpoint(step), weights_only=True)
+        path = self._checkpoint(step)
+        try:
+            content = torch.load(path, weights_only=True)
+        except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+            raise Unreadable(f"cannot read {path}: {str(error).splitlines()[0]}") from error
         self.scores, self.metrics = content["scores"], content["metrics"]
         self.description = content["description"]
         return content["state"], content["timing"]
@@ -72,6 +94,14 @@ class Record:
 def read_description(folder: Path) -> dict[str, Any] | None:
     path = folder / "run.json"
     return read_json(path) if path.exists() else None
+
+
+def last_evaluation(folder: Path) -> dict[str, str] | None:
+    try:
+        with (folder / "scores.csv").open(encoding="utf-8", newline="") as file:
+            return max(csv.DictReader(file), key=lambda row: int(row["step"]), default=None)
+    except FileNotFoundError:
+        return None
 
 
 def to_csv(rows: list[dict[str, Any]]) -> str:

@@ -7,6 +7,7 @@ for its timing.
 import dataclasses
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,14 +20,17 @@ from offline_gntd.algorithms import preset
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import Dataset, load
 from offline_gntd.datasets.environments import Evaluator
-from offline_gntd.files import remove
 from offline_gntd.runs import provenance
 from offline_gntd.runs.experiments import Cell
-from offline_gntd.runs.record import Record, read_description
+from offline_gntd.runs.record import Record, Unreadable, read_description
 from offline_gntd.transitions import sample
 
 LARGEST_VALUE = 1e6  # |Q| past this has diverged
-STOP_CHECK = 64  # updates between looks at whether to stop or checkpoint
+STOP_CHECK = 16  # updates between looks at whether to stop or checkpoint
+CHECKPOINT_SHARE = 0.005  # of a run's time goes into checkpoints, unless their period is given
+SHORTEST_PERIOD = 10.0  # seconds between checkpoints, unless their period is given
+
+TIMING = ("training_seconds", "training_cpu_seconds", "evaluation_seconds", "checkpoint_seconds")
 
 
 class Stopped(Exception):
@@ -34,9 +38,9 @@ class Stopped(Exception):
 
 
 class Run:
-    def __init__(self, cell: Cell, device: str = "cpu"):
+    def __init__(self, cell: Cell, device: str = "cpu", dataset: Dataset | None = None):
         self.cell, self.device = cell, device
-        self.dataset: Dataset = load(cell.source)
+        self.dataset = load(cell.source) if dataset is None else dataset
         self.config = cell.config
         self.rows = self.dataset.rows if device == "cpu" else self.dataset.rows.to(device)
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in cell.seeds]
@@ -45,28 +49,34 @@ class Run:
         self.evaluator = Evaluator(self.dataset.task, cell.seeds, cell.protocol.evaluate_episodes)
         self.records = [Record(cell.folder(seed)) for seed in cell.seeds]
         self.step = 0
-        self.timing = {"training_seconds": 0.0, "training_cpu_seconds": 0.0, "evaluation_seconds": 0.0}
+        self.save_seconds = 0.0  # that the last checkpoint took
+        self.timing = dict.fromkeys(TIMING, 0.0)
         self._timed = (0.0, 0.0)  # seconds on curvature in this process and of training, when last evaluated
 
     def execute(
         self,
-        report: Callable[[int, float], None] = lambda step, score: None,
+        report: Callable[[int, float | None], None] = lambda step, score: None,
         stopping: Callable[[], bool] = lambda: False,
-        checkpoint_seconds: float = 300.0,
+        checkpoint_seconds: float | None = None,
     ) -> None:
-        """Train to the protocol's last step, from the last checkpoint if there is one."""
+        """Train to the protocol's last step, from the last checkpoint if there is one.
+
+        report              is told the step, and the mean score when one was measured
+        stopping            is asked now and then; the run then ends with a checkpoint
+        checkpoint_seconds  between checkpoints; None keeps them to a small share of the run's time
+        """
         self._start()
         last_checkpoint = time.monotonic()
         while self.step < self.cell.protocol.steps and not all(record.diverged for record in self.records):
             self._train(self._pause_at())
-            if self._evaluation_due():
-                report(self.step, self._evaluate())
+            report(self.step, self._evaluate() if self._evaluation_due() else None)
             if stopping():
                 self.save()
                 for record in self.records:
                     record.describe(status="stopped")
                 raise Stopped
-            if time.monotonic() - last_checkpoint > checkpoint_seconds:
+            period = self._checkpoint_period() if checkpoint_seconds is None else checkpoint_seconds
+            if time.monotonic() - last_checkpoint > period:
                 self.save()
                 last_checkpoint = time.monotonic()
         self.save()
@@ -74,6 +84,9 @@ class Run:
             status = "diverged" if record.diverged else "done"
             record.describe(status=status, finished=_now(), steps=self.step, **self.timing)
         self.evaluator.close()
+
+    def _checkpoint_period(self) -> float:
+        return max(SHORTEST_PERIOD, self.save_seconds / CHECKPOINT_SHARE)
 
     def _pause_at(self) -> int:
         """The next step to look up at: an evaluation, or a moment to stop or checkpoint."""
@@ -98,7 +111,8 @@ class Run:
     def _evaluate(self) -> float:
         """Score every seed that has not diverged; the mean score."""
         began = time.perf_counter()
-        metrics = self.last | self.agent.measure(self.dataset.transitions)
+        seen = {name: values.reshape(len(values), -1).mean(1) for name, values in self.last.items()}
+        metrics = seen | self.agent.measure(self.dataset.transitions)
         metrics = {name: values.tolist() for name, values in metrics.items()}
         if "kfac_seconds" in metrics:
             metrics["kfac_seconds_share"] = self._curvature_share(metrics.pop("kfac_seconds"))
@@ -145,19 +159,27 @@ class Run:
 
     def save(self) -> None:
         """Checkpoint every seed; the one before goes only when all are written."""
+        began = time.perf_counter()
         for i, record in enumerate(self.records):
             record.save(self.step, self.state(i), self.timing)
         for record in self.records:
             record.forget_checkpoints(but=self.step)
+        self.save_seconds = time.perf_counter() - began
+        self.timing["checkpoint_seconds"] += self.save_seconds
 
     def _start(self) -> None:
         """Resume from the latest step that every seed has a checkpoint of, or begin."""
+        for record in self.records:
+            record.sweep()
         steps = set.intersection(*(record.checkpoint_steps() for record in self.records))
         if steps and self._same_run():
-            self._resume(max(steps))
-            return
+            for step in sorted(steps, reverse=True):
+                try:
+                    return self._resume(step)
+                except Unreadable as error:
+                    print(f"{error}; going further back", file=sys.stderr)
         for record in self.records:
-            remove(record.folder)
+            record.clear()
             record.describe(**self._description(record), resumed_at=[])
 
     def _same_run(self) -> bool:
@@ -170,11 +192,12 @@ class Run:
         return True
 
     def _resume(self, step: int) -> None:
-        states = []
-        for record in self.records:
-            state, self.timing = record.resume(step)
-            states.append(state)
-            record.describe(status="running", resumed_at=[*record.description["resumed_at"], step])
+        resumed = [record.resume(step) for record in self.records]
+        states = [state for state, _ in resumed]
+        for record, (_, timing) in zip(self.records, resumed, strict=True):
+            self.timing |= timing
+            before = read_description(record.folder).get("resumed_at", [])  # also by those that saved nothing
+            record.describe(status="running", process=os.getpid(), resumed_at=[*before, step])
             record.write_rows()
         restore(self.agent, self.generators, states)
         self.step, self._timed = step, (0.0, self.timing["training_seconds"])

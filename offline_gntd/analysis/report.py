@@ -1,0 +1,152 @@
+"""Everything there is to say of experiments, as one HTML page that needs no network."""
+
+import base64
+import io
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+from offline_gntd import __version__
+from offline_gntd.analysis import aggregates, beside, cautions, figures, page, render, statistics
+from offline_gntd.analysis.axes import flat, text
+from offline_gntd.analysis.published import read
+from offline_gntd.analysis.selection import Selection
+from offline_gntd.datasets import catalogue
+from offline_gntd.errors import UserError
+
+TITLES = {
+    aggregates.table: "Aggregates over datasets",
+    aggregates.improvement_table: "Who beats whom",
+    beside.table: "Published numbers beside ours",
+}
+
+
+def page_of(selections: list[Selection], refused: Iterable[str] = ()) -> str:
+    """One section per experiment; what could not be shown is said at the top."""
+    names = [selection.experiment.name for selection in selections]
+    links = "".join(f'<li><a href="#{escape(name)}-section">{escape(name)}</a></li>' for name in names)
+    parts = [
+        f"<h1>offline_gntd {escape(__version__)}: results</h1>",
+        "<p>Tables sort by the column whose head is pressed. Every cell can be traced: "
+        "<code>offline-gntd explain EXPERIMENT DATASET ALGORITHM</code>.</p>",
+        page.warnings(refused),
+        f"<nav><ul>{links}</ul></nav>",
+        *map(section, selections),
+        _sources(),
+    ]
+    return page.whole("offline_gntd: results", "\n".join(parts))
+
+
+def section(selection: Selection) -> str:
+    name = escape(selection.experiment.name)
+    return "\n".join(
+        [
+            f'<section id="{name}-section"><h2>{name}</h2>',
+            page.warnings([*cautions.of(selection), *statistics.caution(selection.experiment.seeds)]),
+            _protocol(selection),
+            "<h3>Tables</h3>",
+            *tables(selection),
+            "<h3>Figures</h3>",
+            f'<div class="figures">{"".join(_figures(selection))}</div>',
+            "<h3>Datasets</h3>",
+            *_datasets(selection),
+            "<h3>Provenance</h3>",
+            *_provenance(selection),
+            "</section>",
+        ]
+    )
+
+
+def tables(selection: Selection) -> Iterable[str]:
+    """The main one, and those of the others that apply."""
+    yield page.table(render.main_table(selection), "Results")
+    for make, title in TITLES.items():
+        try:
+            yield page.table(make(selection, render.usual(selection.experiment.name)), title)
+        except UserError as error:  # nothing is published, or no seed has all datasets
+            yield f"<p>{title}: none, since {escape(str(error))}.</p>"
+
+
+def _figures(selection: Selection) -> Iterable[str]:
+    drawn = figures.draw(selection, render.usual(selection.experiment.name), columns=1)
+    for kind, figure in drawn.items():
+        data = io.BytesIO()
+        figure.savefig(data, format="png", dpi=150)
+        figures.close(figure)
+        picture = base64.b64encode(data.getvalue()).decode()
+        caption = escape(figures.CAPTIONS[kind])
+        yield (
+            f'<figure><img alt="{caption}" src="data:image/png;base64,{picture}">'
+            f"<figcaption>{caption}</figcaption></figure>"
+        )
+
+
+def _protocol(selection: Selection) -> str:
+    experiment = selection.experiment
+    facts = {
+        "updates": f"{experiment.protocol.steps:,}",
+        "evaluated every": f"{experiment.protocol.evaluate_every:,} updates, and at the end",
+        "episodes per evaluation": experiment.protocol.evaluate_episodes,
+        "seeds": f"{experiment.seeds}, {experiment.protocol.stack} trained together",
+        "a run's score": render.usual(experiment.name).protocol,
+        "runs": f"{len(selection.runs)} of {len(selection.runs) + len(selection.missing)}",
+    }
+    return page.facts(facts)
+
+
+def _datasets(selection: Selection) -> Iterable[str]:
+    for run in selection.runs.drop_duplicates("dataset").to_dict("records"):
+        task = run["task"]
+        facts = {
+            "transitions": f"{run['dataset_rows']:,}",
+            "origin": " ".join(
+                str(run[key]) for key in ("dataset_origin", "dataset_version") if _there(run[key])
+            ),
+            "stands for": run["dataset_stands_for"] if _there(run["dataset_stands_for"]) else "itself",
+            "scored in": run["env_id"],
+            "mean score of its episodes": f"{run['dataset_score']:.1f}"
+            if _there(run.get("dataset_score"))
+            else "—",
+            "score 0 and 100": f"{task.get('reference_min')} and {task.get('reference_max')} "
+            f"({task.get('reference_source')})",
+            "sha256 of its rows": run["dataset_sha256"],
+        }
+        entry = catalogue.entries().get(run["dataset_stands_for"])
+        facts |= {f"known issue {i}": note for i, note in enumerate(entry.notes if entry else (), start=1)}
+        yield page.folded(run["dataset"], page.facts(facts))
+
+
+def _provenance(selection: Selection) -> Iterable[str]:
+    runs = selection.runs
+    facts = {
+        "finished": f"{runs['finished'].min()} to {runs['finished'].max()}",
+        "commits": ", ".join(str(commit) for commit in runs["commit"].unique()),
+        "versions": "; ".join(
+            _unique(", ".join(f"{k} {v}" for k, v in each.items()) for each in runs["versions"])
+        ),
+        "machines": "; ".join(
+            _unique(f"{each.get('cpu')}, {each.get('cores')} cores" for each in runs["machine"])
+        ),
+        "devices": ", ".join(_unique(runs["device"])),
+    }
+    yield page.folded("Versions and machines", page.facts(facts))
+    for run in runs.drop_duplicates("algorithm").to_dict("records"):
+        settings = {path: text(value) for path, value in flat(run["config"]).items()}
+        settings["config hash"] = run["config_hash"]
+        yield page.folded(f"{run['label']}: settings", page.facts(settings))
+
+
+def _sources() -> str:
+    facts = {
+        f"{line.source}, {line.table}": f"{line.citation} ({line.protocol})"
+        for line in read("sources.csv").itertuples()
+    }
+    return f"<section><h2>Sources of published numbers</h2>{page.facts(facts)}</section>"
+
+
+def _unique(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def _there(value: Any) -> bool:
+    return value is not None and value == value  # NaN is not itself

@@ -1,0 +1,241 @@
+"""Tasks of Ray, on a cluster that is there or on one made for the grid on this machine.
+
+Where every node sees the folder of datasets and results, nothing else is needed. Where one does not, data
+goes out and runs come back through Ray: at each checkpoint, so that a lost node's runs go on elsewhere.
+"""
+
+import dataclasses
+import logging
+import os
+import platform
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from offline_gntd.datasets import Dataset, load
+from offline_gntd.errors import UserError
+from offline_gntd.files import home, remove, write_bytes
+from offline_gntd.runs.attempt import Ending, Options, Progress, attempt, died
+from offline_gntd.runs.experiments import Cell
+from offline_gntd.runs.lock import Held, Lock
+
+STOP_SECONDS = 1.0  # between two looks at whether to stop
+
+Files = dict[int, dict[str, bytes]]  # of a cell's runs: seed -> name -> content
+
+
+@dataclass(frozen=True)
+class Delivery:
+    cell: Cell
+    files: Files
+
+
+class Ray:
+    def __init__(
+        self, workers: int | None, options: Options, address: str | None = None, ship: bool | None = None
+    ):
+        self.workers, self.options, self.address = workers, options, address
+        self.ship = ship  # None: find out
+        self.token = home().resolve() / f".seen-{uuid.uuid4().hex}"  # by the nodes that share the folder
+        self.tasks: dict[ray.ObjectRef, Cell] = {}
+        self.data: dict[str, ray.ObjectRef] = {}  # what was shipped
+        self.locks: dict[Cell, Lock] = {}  # of what was shipped: no node sees them
+        self.refused: list[Ending] = []
+
+    def __enter__(self) -> "Ray":
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        settings = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self.address is None:
+            settings |= {"num_cpus": self.workers or os.cpu_count(), "include_dashboard": False}
+        try:
+            _knock(self.address or "")
+            ray.init(self.address or "local", **settings)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UserError(f"no Ray cluster at {self.address}: {str(error).splitlines()[0]}") from error
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.desk = ray.remote(Desk).options(num_cpus=0, scheduling_strategy=here).remote()
+        self.token.touch()
+        if self.ship is None:
+            self.ship = not _seen_everywhere(self.token)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        for task in self.tasks:
+            ray.cancel(task, force=True)
+        for lock in self.locks.values():
+            lock.release()
+        remove(self.token)
+        ray.shutdown()
+
+    def submit(self, cells: Sequence[Cell]) -> None:
+        resources = {"num_cpus": 1, "num_gpus": 1 if self.options.device.startswith("cuda") else 0}
+        for cell in cells:
+            if self.ship:
+                try:
+                    self.locks[cell] = Lock(cell.folders()).acquire()
+                except Held:
+                    self.refused.append(Ending(cell, "held"))
+                    continue
+                work, arguments = _shipped, (self._ship(cell.source), _pack(cell))
+            else:
+                work, arguments = _in_place, (self.token,)
+            task = ray.remote(work).options(max_retries=0, **resources)
+            self.tasks[task.remote(cell, self.options, self.desk, *arguments)] = cell
+
+    def poll(self, seconds: float) -> Iterator[Progress | Ending]:
+        refused, self.refused = self.refused, []
+        yield from refused
+        if not self.tasks:
+            time.sleep(seconds)
+            return
+        ended, _ = ray.wait(list(self.tasks), timeout=seconds)
+        for event in ray.get(self.desk.drain.remote()):
+            if isinstance(event, Delivery):
+                _unpack(event.cell, event.files)
+            else:
+                yield event
+        for task in ended:
+            yield self._ending(task)
+
+    def stop(self) -> None:
+        ray.get(self.desk.stop.remote())
+
+    def _ship(self, source: str) -> Any:
+        if source not in self.data:
+            dataset = load(source)
+            # Ray shares arrays between the processes of a node, and copies tensors
+            self.data[source] = ray.put(dataclasses.replace(dataset, rows=dataset.rows.numpy()))
+        return self.data[source]
+
+    def _ending(self, task: ray.ObjectRef) -> Ending:
+        cell = self.tasks.pop(task)
+        if cell in self.locks:
+            self.locks.pop(cell).release()
+        try:
+            return ray.get(task)
+        except ray.exceptions.RayError as error:
+            return died(cell, f"its worker was lost: {type(error).__name__}", f"{error}\n")
+
+
+def _knock(address: str) -> None:
+    """Raise at once where nobody answers: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if port.isdecimal():  # not `auto`
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+class Desk:
+    """Beside the grid: where attempts report, deliver, and ask whether to stop."""
+
+    def __init__(self):
+        self.events: list[Progress | Delivery] = []
+        self.stopped = False
+
+    def tell(self, event: Progress | Delivery) -> None:
+        self.events.append(event)
+
+    def drain(self) -> list[Progress | Delivery]:
+        events, self.events = self.events, []
+        return events
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def is_stopped(self) -> bool:
+        return self.stopped
+
+
+# ---- on a node ----
+
+
+def _in_place(cell: Cell, options: Options, desk: Any, token: Path) -> Ending:
+    if not token.exists():
+        raise FileNotFoundError(f"{platform.node()} does not see {token.parent}, as the other nodes do")
+    os.environ["OFFLINE_GNTD_HOME"] = str(token.parent)
+    stop = Stop(desk)
+    return Ending(cell, "stopped") if stop() else attempt(cell, options, desk.tell.remote, stop)
+
+
+def _shipped(cell: Cell, options: Options, desk: Any, dataset: Dataset, files: Files) -> Ending:
+    stop = Stop(desk)
+    if stop():
+        return Ending(cell, "stopped")
+    dataset = dataclasses.replace(dataset, rows=torch.from_numpy(dataset.rows))
+    with tempfile.TemporaryDirectory(prefix="offline-gntd-") as folder:
+        os.environ["OFFLINE_GNTD_HOME"] = folder
+        _unpack(cell, files)
+        delivered = None
+
+        def tell(progress: Progress) -> None:
+            nonlocal delivered
+            desk.tell.remote(progress)
+            checkpoints = _checkpoints(cell)
+            if checkpoints and checkpoints != delivered:
+                delivered = checkpoints
+                ray.get(desk.tell.remote(Delivery(cell, _pack(cell))))
+
+        ending = attempt(cell, options, tell, stop, dataset)
+        ray.get(desk.tell.remote(Delivery(cell, _pack(cell))))
+    return ending
+
+
+class Stop:
+    """Whether the grid was stopped, asked now and then; a grid that does not answer is gone."""
+
+    def __init__(self, desk: Any):
+        self.desk, self.asked, self.answer = desk, -STOP_SECONDS, False
+
+    def __call__(self) -> bool:
+        if time.monotonic() - self.asked >= STOP_SECONDS:
+            self.asked = time.monotonic()
+            try:
+                self.answer = ray.get(self.desk.is_stopped.remote())
+            except ray.exceptions.RayError:
+                self.answer = True
+        return self.answer
+
+
+# ---- what is shipped ----
+
+
+def _seen_everywhere(path: Path) -> bool:
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    there = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+    look = ray.remote(_exists)
+    return all(ray.get([look.options(num_cpus=0, scheduling_strategy=node).remote(path) for node in there]))
+
+
+def _exists(path: Path) -> bool:
+    return path.exists()
+
+
+def _checkpoints(cell: Cell) -> list[str]:
+    return sorted(str(path) for folder in cell.folders() for path in folder.glob("checkpoint-*.pt"))
+
+
+def _pack(cell: Cell) -> Files:
+    def content(folder: Path) -> dict[str, bytes]:
+        files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("lock-")]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+    return {seed: content(cell.folder(seed)) for seed in cell.seeds}
+
+
+def _unpack(cell: Cell, files: Files) -> None:
+    """Checkpoints first: what else there is may then be made of them."""
+    for seed, contents in files.items():
+        folder = cell.folder(seed)
+        before = set(folder.glob("checkpoint-*.pt"))
+        for name in sorted(contents, key=lambda name: not name.startswith("checkpoint-")):
+            write_bytes(folder / name, contents[name])
+        for path in before - {folder / name for name in contents}:
+            remove(path)

@@ -1,0 +1,34 @@
+"""All that runs leave on disk but for what a clock says, to be compared bit for bit."""
+
+import csv
+import json
+
+import torch
+
+
+def read(folder):
+    """Of one run's folder: its rows, its state, and what run.json says of it."""
+    [checkpoint] = folder.glob("checkpoint-*.pt")
+    content = torch.load(checkpoint, weights_only=True)
+    about = json.loads((folder / "run.json").read_text())
+    return {
+        "scores": [_untimed(row) for row in rows(folder / "scores.csv")],
+        "metrics": [_untimed(row) for row in rows(folder / "metrics.csv")],
+        "state": {name: tensor.numpy().tobytes() for name, tensor in content["state"].items()},
+        "kept scores": [_untimed(row) for row in content["scores"]],
+        "kept metrics": [_untimed(row) for row in content["metrics"]],
+        "about": {key: about[key] for key in ("status", "steps", "config_hash", "dataset_sha256", "seed")},
+    }
+
+
+def of_cells(cells):
+    return {(str(cell), seed): read(cell.folder(seed)) for cell in cells for seed in cell.seeds}
+
+
+def rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def _untimed(row):
+    return {name: value for name, value in row.items() if "seconds" not in name}

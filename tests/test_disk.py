@@ -1,0 +1,144 @@
+"""Disks that are full, read-only or spoiled: one clear line, nothing corrupted, and it goes on after."""
+
+import json
+import shutil
+import subprocess
+
+import bits
+import pytest
+
+from offline_gntd.command_line import main
+from offline_gntd.files import home as home_folder
+from offline_gntd.runs.attempt import Options, attempt
+from offline_gntd.runs.experiments import Cell, Experiment, Protocol
+from offline_gntd.runs.record import Record
+from offline_gntd.runs.run import Run
+
+STUDY = Experiment(
+    "study",
+    ("cartpole-replay-small",),
+    ("dqn@batch_size=32", "gndqn@batch_size=32"),
+    seeds=1,
+    protocol=Protocol(steps=300, evaluate_every=100, evaluate_episodes=1),
+)
+COMMAND = ["run", "study", "--datasets", *STUDY.datasets, "--algorithms", *STUDY.algorithms, "--seeds", "1"]
+COMMAND += ["--steps", "300", "--evaluate-every", "100", "--evaluate-episodes", "1", "--workers", "2"]
+
+
+@pytest.fixture
+def small_disk(home, small_dataset, monkeypatch):
+    """A home of 6 MB with the dataset on it."""
+    disk = home / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        shutil.copytree(home / "datasets", disk / "datasets")
+        monkeypatch.setenv("OFFLINE_GNTD_HOME", str(disk))
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def fill(disk, leave):
+    """Ballast, until so many bytes are left."""
+    free = shutil.disk_usage(disk).free
+    (disk / "ballast").write_bytes(b"\0" * (free - leave))
+
+
+def assert_sound(disk):
+    """Whatever there is can be read, and nothing half written is left."""
+    for path in (disk / "results").rglob("*"):
+        assert not path.name.startswith((".", "lock-")), path
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+        elif path.suffix == ".csv":
+            rows = bits.rows(path)
+            assert all(None not in row.values() for row in rows)
+        elif path.suffix == ".pt":
+            Record(path.parent).resume(int(path.stem.partition("-")[2]))
+
+
+@pytest.mark.parametrize(
+    "left",  # nothing; room for run.json; for all but a checkpoint
+    [pytest.param(0, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.slow), 300_000],
+)
+def test_a_full_disk_stops_a_grid_which_goes_on_when_there_is_room(small_disk, left, capfd):
+    assert main(COMMAND) == 0
+    expected = bits.of_cells(STUDY.cells())
+    shutil.rmtree(small_disk / "results")
+    fill(small_disk, left)
+    capfd.readouterr()
+    code = main(COMMAND)
+    error = capfd.readouterr().err
+    assert code == (2 if left == 0 else 1)  # with no room at all nothing was begun
+    assert "No space left on device" in error
+    assert "Traceback" not in error
+    assert_sound(small_disk)
+    (small_disk / "ballast").unlink()
+    assert main(COMMAND) == 0
+    assert bits.of_cells(STUDY.cells()) == expected
+
+
+def test_a_disk_that_fills_during_a_run_costs_only_what_was_after_the_last_checkpoint(
+    small_disk, monkeypatch
+):
+    cell = STUDY.cells()[1]
+    Run(cell).execute()
+    expected = bits.read(cell.folder(0))
+    shutil.rmtree(cell.folder(0))
+    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 50)
+
+    def fill_late(progress):
+        if progress.step == 200:
+            fill(small_disk, leave=100_000)
+
+    monkeypatch.setattr("offline_gntd.runs.attempt.REPORT_SECONDS", 0.0)
+    ending = attempt(cell, Options(checkpoint_seconds=1e-9), fill_late)
+    assert ending.kind == "unwritable"
+    assert "No space left on device" in ending.error
+    assert_sound(small_disk)
+    assert Record(cell.folder(0)).checkpoint_steps() == {150}
+    assert attempt(cell, Options()).kind == "unwritable"  # still full
+    assert_sound(small_disk)
+    (small_disk / "ballast").unlink()
+    assert attempt(cell, Options()).kind == "done"
+    assert json.loads((cell.folder(0) / "run.json").read_text())["resumed_at"][-1] == 150
+    assert bits.read(cell.folder(0)) == expected
+
+
+def test_a_read_only_folder_is_said_before_anything_runs(small_disk, capfd):
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert main(COMMAND) == 2
+    error = capfd.readouterr().err
+    assert "read-only" in error
+    assert error.count("\n") == 1
+
+
+def test_a_dataset_that_vanished_fails_its_run_in_one_line_and_is_no_matter_when_it_is_back(
+    small_dataset, home
+):
+    cell = Cell("study", "cartpole-replay-small", "dqn@batch_size=32", (0,), STUDY.protocol)
+    shutil.move(home_folder() / "datasets", home / "away")
+    ending = attempt(cell, Options())
+    assert ending.kind == "refused"  # another attempt would find it no better
+    assert "datasets build cartpole-replay-small" in ending.error
+    assert "\n" not in ending.error
+    assert json.loads((cell.folder(0) / "run.json").read_text())["status"] == "failed"
+    shutil.move(home / "away", home_folder() / "datasets")
+    assert attempt(cell, Options()).kind == "done"
+
+
+def test_a_checkpoint_that_the_disk_spoiled_is_passed_over(small_dataset, monkeypatch):
+    cell = STUDY.cells()[0]
+    Run(cell).execute()
+    expected = bits.read(cell.folder(0))
+    shutil.rmtree(cell.folder(0))
+    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 100)
+    attempt(cell, Options(), stopping=lambda: True)
+    spoiled = cell.folder(0) / "checkpoint-200.pt"
+    spoiled.write_bytes((cell.folder(0) / "checkpoint-100.pt").read_bytes()[:1000])
+    assert attempt(cell, Options()).kind == "done"
+    assert json.loads((cell.folder(0) / "run.json").read_text())["resumed_at"] == [100]
+    assert bits.read(cell.folder(0)) == expected

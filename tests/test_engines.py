@@ -1,0 +1,211 @@
+"""The same grid on every engine: the same bits, the same failures. `make test-all` has what they need."""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import bits
+import pytest
+from failing_grid import BROKEN, COMMAND, GRID, VICTIM, assert_two_failed, cell_of, sound_cells, victim_killed
+
+from offline_gntd.command_line import main
+from offline_gntd.runs import grid
+from offline_gntd.runs.attempt import Ending, Options, Progress
+from offline_gntd.runs.experiments import Experiment, Protocol
+
+SOUND = [word for word in COMMAND if word not in (BROKEN, VICTIM)]
+LONG = Experiment(
+    "long",
+    GRID.datasets,
+    ("dqn@widths=16x16@batch_size=32",),
+    seeds=2,
+    protocol=Protocol(steps=10_000, evaluate_every=2_000, evaluate_episodes=2),
+)
+
+
+@pytest.fixture(autouse=True)
+def ray_as_nice_as_we_are(monkeypatch):
+    """Ray's workers else give way to all other work of the machine."""
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+
+
+@pytest.fixture
+def elsewhere(small_dataset, home, monkeypatch):
+    """The bits that the local engine leaves, and then another home with the same data to run in."""
+
+    def local(experiment, cells):
+        grid.run(experiment, workers=2, retries=0, quiet=True)
+        found = bits.of_cells(cells)
+        other = home / "other"
+        shutil.copytree(home / "datasets", other / "datasets")
+        monkeypatch.setenv("OFFLINE_GNTD_HOME", str(other))
+        return found
+
+    return local
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ray", "slurm"])
+def test_24_cells_on_another_engine(engine, elsewhere, capfd):
+    pytest.importorskip({"ray": "ray", "slurm": "submitit"}[engine])
+    expected = elsewhere(GRID, sound_cells())
+    capfd.readouterr()
+    with victim_killed() as killed:
+        assert main([*COMMAND, "--engine", engine]) == 1
+    assert "22 done, 2 failed" in capfd.readouterr().out
+    assert_two_failed(killed)
+    assert bits.of_cells(sound_cells()) == expected
+    assert main([*COMMAND, "--engine", engine]) == 1
+    assert "1 done, 22 finished before, 1 failed" in capfd.readouterr().out
+    assert json.loads((cell_of(VICTIM).folder(0) / "run.json").read_text())["status"] == "done"
+
+
+@pytest.fixture
+def two_nodes():
+    """A Ray cluster of processes of this machine: a head that runs nothing, and a node of one CPU."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    yield cluster, cluster.add_node(num_cpus=1)
+    cluster.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ship", [False, True])
+def test_a_lost_nodes_runs_go_on_elsewhere(ship, two_nodes, elsewhere, monkeypatch):
+    """By the shared folder, and without one: then the runs came back through Ray."""
+    from offline_gntd.runs.engines.ray import Ray
+
+    expected = elsewhere(LONG, LONG.cells())
+    cluster, node = two_nodes
+    with Ray(None, Options(checkpoint_seconds=0.5), cluster.address, ship=ship) as engine:
+        assert engine.ship is ship
+        engine.submit(LONG.cells())
+        endings, lost = {}, None
+        deadline = time.monotonic() + 900
+        while len(endings) < 2 and time.monotonic() < deadline:
+            for event in engine.poll(0.2):
+                if isinstance(event, Progress) and event.step > 3_000 and lost is None:
+                    lost = event.cell
+                    cluster.remove_node(node, allow_graceful=False)
+                    cluster.add_node(num_cpus=1)
+                elif isinstance(event, Ending) and event.kind == "died":
+                    engine.submit([event.cell])
+                elif isinstance(event, Ending):
+                    endings[event.cell] = event.kind
+    assert list(endings.values()) == ["done", "done"]
+    [resumed] = json.loads((lost.folder(lost.seeds[0]) / "run.json").read_text())["resumed_at"]
+    assert resumed > 0
+    assert bits.of_cells(LONG.cells()) == expected
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_stops_is_queued_again_and_goes_on(elsewhere):
+    """As Slurm does before a time limit or for a greater job: by a signal, to submitit's process."""
+    pytest.importorskip("submitit")
+    from offline_gntd.runs.engines.slurm import Slurm
+
+    expected = elsewhere(LONG, LONG.cells()[:1])
+    [cell] = LONG.cells()[:1]
+    interrupted = []
+    with Slurm(1, Options(checkpoint_seconds=0.2)) as engine:
+        engine.submit([cell])
+        ending, deadline = None, time.monotonic() + 900
+        while ending is None and time.monotonic() < deadline:
+            for event in engine.poll(0.1):
+                if isinstance(event, Progress) and not interrupted:
+                    interrupted.append(event.step)
+                    os.kill(json.loads((cell.folder(0) / "run.json").read_text())["process"], signal.SIGUSR2)
+                elif isinstance(event, Ending):
+                    ending = event
+    assert ending.kind == "done"
+    [resumed] = json.loads((cell.folder(0) / "run.json").read_text())["resumed_at"]
+    assert resumed >= interrupted[0] - 2_000
+    assert bits.of_cells([cell]) == expected
+
+
+@pytest.mark.slow
+def test_slurm_gets_one_array_with_what_was_asked_for(small_dataset, home, monkeypatch):
+    """The very file that sbatch would be given, by a stand-in for it."""
+    pytest.importorskip("submitit")
+    from offline_gntd.runs.engines.slurm import Slurm
+
+    bin = home / "bin"
+    bin.mkdir()
+    for name, answer in {
+        "sbatch": f'cp "$1" {home}/given; echo "Submitted batch job 12"',
+        "srun": "",
+        "sacct": "",
+    }.items():
+        (bin / name).write_text(f"#!/bin/sh\n{answer}\n")
+        (bin / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
+    engine = Slurm(3, Options(), parameters={"partition": "long", "time": "60", "mem": "8GB"})
+    with engine:
+        engine.submit(GRID.cells())
+        given = (home / "given").read_text()
+        engine.jobs.clear()
+    for line in (
+        "--array=0-23%3",
+        "--partition=long",
+        "--time=60",
+        "--mem=8GB",
+        "--cpus-per-task=1",
+        "--requeue",
+        "--open-mode=append",
+    ):
+        assert f"#SBATCH {line}" in given, given
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
+        (["--engine", "slurm", "--slurm", "partitoin=long"], "partitoin"),
+    ],
+)
+def test_an_engine_that_cannot_be_had_is_said_in_one_line(arguments, words, small_dataset, home, capfd):
+    pytest.importorskip({"ray": "ray", "slurm": "submitit"}[arguments[1]])
+    capfd.readouterr()
+    assert main([*SOUND, *arguments]) == 2
+    error = capfd.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not (home / "results" / GRID.name).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--address", "auto"], "--address is of --engine ray"),
+        (["--slurm", "time=5"], "--slurm is of --engine slurm"),
+        (["--engine", "slurm", "--slurm", "time"], "--slurm takes name=value, not 'time'"),
+        (["--retries", "-1"], "--retries must be at least 0"),
+        (["--checkpoint-seconds", "0"], "--checkpoint-seconds must be more than 0"),
+        (["--checkpoint-seconds", "nan"], "--checkpoint-seconds must be more than 0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(arguments, words, small_dataset, home, capfd):
+    capfd.readouterr()
+    assert main([*SOUND, *arguments]) == 2
+    error = capfd.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not (home / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [(["--engine", "ray"], "ray"), (["--engine", "slurm"], "slurm"), (["--wandb"], "wandb")],
+)
+def test_an_extra_that_is_not_installed_is_named(arguments, extra, small_dataset, home, monkeypatch, capfd):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    capfd.readouterr()
+    assert main([*SOUND, *arguments]) == 2
+    assert f"pip install 'offline_gntd[{extra}]'" in capfd.readouterr().err
+    assert not (home / "results").exists()

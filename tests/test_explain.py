@@ -1,0 +1,85 @@
+"""From a table's cell to its runs, and back by the command that is given."""
+
+import json
+import shlex
+
+import pytest
+from fabricated import write_run
+
+from offline_gntd.analysis.explain import explain
+from offline_gntd.command_line import main
+from offline_gntd.errors import UserError
+from offline_gntd.runs import results
+from offline_gntd.runs.experiments import Experiment, Protocol, store
+
+ALGORITHM = "dqn@widths=16x16@batch_size=32"
+
+
+def test_the_command_given_reproduces_every_score(small_dataset, home, capsys):
+    run = ["run", "study", "--algorithms", ALGORITHM, "--datasets", "cartpole-replay-small", "--seeds", "2"]
+    run += ["--steps", "60", "--evaluate-every", "30", "--evaluate-episodes", "2", "--stack", "2"]
+    assert main(run) == 0
+    command = explain("study", "cartpole-replay-small", ALGORITHM).commands[-1]
+    words = shlex.split(command)
+    assert words[:3] == ["offline-gntd", "run", "again-study"]
+    assert main(words[1:]) == 0
+    first, again = (results.read(name).evaluations for name in ("study", "again-study"))
+    columns = [*results.KEY, "step", "returns", "score", "loss"]
+    assert first[columns].values.tolist() == again[columns].values.tolist()
+    hashes = {
+        name: explain(name, "cartpole-replay-small", ALGORITHM).made["config hash"]
+        for name in ("study", "again-study")
+    }
+    assert hashes["study"] == hashes["again-study"]
+
+
+@pytest.fixture
+def study():
+    experiment = Experiment("study", ("cartpole-replay",), ("dqn", "gntd"), 2, Protocol(20, 10, 1))
+    store(experiment)
+    config = {"widths": [16, 16], "batch_size": 256, "learning_rate": 0.0003, "optimiser": "adam"}
+    config |= {"discount": 0.99, "target_rate": 0.005, "kfac": None, "exact_damping": None}
+    write_run(experiment, "dqn", 0, [100, 200], label="DQN", config=config)
+    write_run(experiment, "dqn", 1, [100, 300], label="DQN", config=config, commit="decaf-changed")
+    return experiment
+
+
+def test_what_is_said(study, capsys):
+    assert main(["explain", "study", "cartpole-replay", "DQN"]) == 0  # by its label
+    text = capsys.readouterr().out
+    for words in (
+        "score 50.0 ± 14.1 (std with ddof 1), 2 of 2 seeds",  # 40 and 60
+        "widths  16x16, not 128x128",
+        "f" * 64,
+        "CartPole-v1",
+        "c0ffee (seeds 0); decaf-changed (seeds 1)",
+        "uncommitted changes",
+        "offline-gntd datasets build cartpole-replay --transitions 100",
+        "run again-study --algorithms dqn --datasets cartpole-replay --seeds 2 --steps 20",
+        "study/cartpole-replay/dqn/seed-0",
+    ):
+        assert words in text
+    assert "kfac" not in text.partition("other than the preset's")[2].partition("data")[0]
+
+
+def test_for_a_program(study, capsys):
+    assert main(["explain", "study", "cartpole-replay", "dqn", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [seed["value"] for seed in found["seeds"]] == [40, 60]
+    assert found["changed"] == {"widths": ["128x128", "16x16"]}
+
+
+def test_a_cell_without_runs(study):
+    with pytest.raises(UserError, match="no finished runs of gntd on cartpole-replay in study"):
+        explain("study", "cartpole-replay", "gntd")
+
+
+def test_shipped_runs_are_said_to_be(study):
+    results.ship("study")
+    for seed in (0, 1):
+        (study.cells()[0].folder(seed) / "run.json").unlink()
+        for path in study.cells()[0].folder(seed).iterdir():
+            path.unlink()
+        study.cells()[0].folder(seed).rmdir()
+    kept = {seed["kept in"] for seed in explain("study", "cartpole-replay", "dqn").seeds}
+    assert [path.endswith("results/study.csv") for path in kept] == [True]

@@ -1,0 +1,154 @@
+"""Locks: one owner, whose death is noticed, on this machine and on others, whatever clocks say."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from offline_gntd.runs import lock
+from offline_gntd.runs.lock import Held, Lock, Watch
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(lock, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(lock, "PATIENCE", 0.5)
+
+
+def leave(folder, number=0, **owner):
+    """A lock that somebody else left."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"lock-{number}"
+    path.write_text(json.dumps(owner))
+    return path
+
+
+def test_one_owner_at_a_time(home):
+    folder = home / "run"
+    with Lock([folder]):
+        assert Watch([folder]).held()
+        assert lock.owner(folder)["process"] == os.getpid()
+        with pytest.raises(Held), Lock([folder]):
+            pass
+        assert lock.owner(folder) is not None  # the one that was refused has taken nothing away
+    assert not list(folder.iterdir())
+    with Lock([folder]):
+        pass
+
+
+def test_all_folders_or_none(home):
+    one, two = home / "one", home / "two"
+    with Lock([two]), pytest.raises(Held), Lock([one, two]):
+        pass
+    assert not list(one.iterdir())
+
+
+def test_a_killed_owner_loses_its_lock_at_once(home):
+    folder = home / "run"
+    code = (
+        "import sys, time, pathlib; from offline_gntd.runs.lock import Lock\n"
+        "with Lock([pathlib.Path(sys.argv[1])]): print('held', flush=True); time.sleep(600)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)
+    assert owner.stdout.readline() == b"held\n"
+    with pytest.raises(Held), Lock([folder]):
+        pass
+    owner.kill()  # not yet waited for: a zombie holds nothing either
+    deadline = time.monotonic() + 5
+    while Watch([folder]).held() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with Lock([folder]):
+        assert [path.name for path in folder.iterdir()] == ["lock-1"]
+    owner.wait()
+
+
+def test_a_process_number_used_again_is_another_process(home):
+    leave(home / "run", machine=lock.machine(), process=os.getpid(), born="1")
+    assert lock.owner(home / "run") is None
+    with Lock([home / "run"]):
+        pass
+
+
+@pytest.mark.parametrize(
+    "clock", [0, 4_000_000_000]
+)  # the heartbeat's time, far behind and far ahead of ours
+def test_an_owner_elsewhere_is_dead_when_its_heart_stands_still(home, impatient, clock):
+    path = leave(home / "run", machine="another", host="node7", process=1, born="1")
+    os.utime(path, (clock, clock))
+    watch = Watch([home / "run"])
+    assert watch.held()
+    time.sleep(0.6)
+    assert not watch.held()
+    began = time.monotonic()
+    with Lock([home / "run"]):
+        assert time.monotonic() - began >= 0.5  # it was watched
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_an_owner_elsewhere_lives_while_its_heart_beats_though_its_clock_jumps(home, impatient, direction):
+    path = leave(home / "run", machine="another", host="node7", process=1, born="1")
+    over = threading.Event()
+
+    def beat():
+        when = 2_000_000_000
+        while not over.wait(0.05):
+            when += direction * 1000
+            os.utime(path, (when, when))
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        watch, deadline = Watch([home / "run"]), time.monotonic() + 1.2
+        while time.monotonic() < deadline:
+            assert watch.held()
+            time.sleep(0.1)
+        with pytest.raises(Held), Lock([home / "run"]):
+            pass
+    finally:
+        over.set()
+        heart.join()
+
+
+def test_an_owner_taken_for_dead_is_told(home, impatient):
+    with Lock([home / "run"]) as mine:
+        mine.check()
+        leave(home / "run", number=1, machine="another", host="node7", process=1, born="1")
+        deadline = time.monotonic() + 5
+        while not mine.lost and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with pytest.raises(Held):
+            mine.check()
+    assert (home / "run/lock-1").exists()
+
+
+def contend(folder, barrier, winners):
+    barrier.wait()
+    try:
+        Lock([folder]).acquire()
+        winners.put(os.getpid())
+    except Held:
+        winners.put(None)
+    barrier.wait()  # nobody dies before all have tried
+
+
+@pytest.mark.parametrize("dead_owner", [False, True])
+def test_of_many_that_try_at_once_one_succeeds(home, dead_owner):
+    context = multiprocessing.get_context("fork")
+    for attempt in range(4):
+        folder = home / f"run-{attempt}"
+        if dead_owner:
+            leave(folder, number=3, machine=lock.machine(), process=os.getpid(), born="1")
+        barrier, winners = context.Barrier(6), context.Queue()
+        tries = [context.Process(target=contend, args=(folder, barrier, winners)) for _ in range(6)]
+        for process in tries:
+            process.start()
+        found = [winners.get(timeout=60) for _ in tries]
+        for process in tries:
+            process.join()
+        assert sum(winner is not None for winner in found) == 1

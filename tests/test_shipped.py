@@ -1,0 +1,96 @@
+"""What is shipped: every analysis command works from it in a fresh clone, and analysis/ is what it gives."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from offline_gntd.analysis import figures, render
+from offline_gntd.analysis.explain import explain
+from offline_gntd.analysis.selection import select
+from offline_gntd.command_line import main
+from offline_gntd.errors import UserError
+from offline_gntd.runs.experiments import with_results
+
+REPOSITORY = Path(__file__).parents[1]
+EXPERIMENTS = [path.name.removesuffix(".runs.csv") for path in (REPOSITORY / "results").glob("*.runs.csv")]
+# every table that is committed: its experiment and its kind
+COMMITTED = [
+    (name, kind)
+    for name in EXPERIMENTS
+    for kind in (None, *render.KINDS)
+    if (REPOSITORY / "analysis" / f"{'-'.join(filter(None, (name, kind)))}.md").exists()
+]
+
+
+@pytest.fixture(autouse=True)
+def clone(home):
+    """The results and nothing else: no datasets, no run folders."""
+    (home / "results").mkdir()
+    for path in (REPOSITORY / "results").glob("*.csv"):
+        shutil.copy(path, home / "results")
+
+
+def test_all_are_found():
+    assert set(with_results()) == set(EXPERIMENTS) >= {"table1", "periods"}
+    assert {("table1", None), ("table1", "published"), ("periods", None)} <= set(COMMITTED)
+
+
+@pytest.mark.parametrize(("name", "kind"), COMMITTED)
+def test_committed_tables_are_what_the_shipped_results_give(name, kind):
+    """If this fails, the results or the tables have changed: offline-gntd table NAME [--kind KIND]"""
+    table, written = render.table(name, kind)
+    assert not table.missing
+    for path in written:
+        assert path.read_text() == (REPOSITORY / "analysis" / path.name).read_text()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_cell_can_be_explained(name):
+    selection = select(name)
+    for dataset in selection.experiment.dataset_names():
+        for algorithm in selection.experiment.algorithms:
+            found = explain(name, dataset, algorithm)
+            assert len(found.seeds) == selection.experiment.seeds
+            assert found.commands[-1].startswith("offline-gntd run again-")
+            assert found.text()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_figure_of_each(name, home):
+    written = render.figure(name, ["profiles", "efficiency"])
+    assert [path.suffix for path in written] == [".png", ".pdf"] * 2
+    assert all(path.stat().st_size > 5_000 for path in written)
+
+
+def test_a_figure_that_the_runs_have_nothing_for(home):
+    text = (home / "results/periods.csv").read_text().replace("kfac_", "x_")
+    (home / "results/periods.csv").write_text(text)
+    with pytest.raises(UserError, match="nothing for the figure 'kfac'"):
+        render.figure("periods", ["kfac"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_figure_is_drawn_the_same_twice(name):
+    first, again = ({path: path.read_bytes() for path in render.figure(name)} for _ in range(2))
+    assert len(first) == 2 * len(figures.CAPTIONS)
+    assert first == again
+
+
+def test_the_commands(capsys):
+    assert main(["table", "table1", "--kind", "improvement", "--format", "html"]) == 0
+    assert "<table" in capsys.readouterr().out
+    options = [
+        "--metric",
+        "return",
+        "--protocol",
+        "best",
+        "--rows",
+        "algorithm",
+        "--datasets",
+        "acrobot-replay",
+    ]
+    assert main(["table", "table1", *options, "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("dataset,algorithm,label,seeds")
+    assert main(["explain", "table1", "acrobot-replay", "gntd"]) == 0

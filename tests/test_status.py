@@ -1,0 +1,181 @@
+"""What is said of a grid before, during and after: from files and measured rates."""
+
+import io
+import json
+import os
+import time
+
+import pytest
+from rich.console import Console
+
+from offline_gntd.command_line import main
+from offline_gntd.runs import lock, preview, rates, status
+from offline_gntd.runs.attempt import Ending, Options, Progress, attempt
+from offline_gntd.runs.display import display
+from offline_gntd.runs.experiments import Experiment, Protocol, store
+from offline_gntd.runs.forecast import Forecast, duration
+from offline_gntd.runs.lock import Lock
+from offline_gntd.runs.rates import Rate, Rates
+
+FAST = "@widths=16x16@batch_size=32"
+STUDY = Experiment(
+    "study",
+    ("cartpole-replay-small",),
+    ("dqn" + FAST, "td" + FAST),
+    seeds=3,
+    protocol=Protocol(steps=60, evaluate_every=20, evaluate_episodes=2),
+)
+ARGUMENTS = ["run", "study", "--datasets", *STUDY.datasets, "--algorithms", *STUDY.algorithms, "--seeds", "3"]
+ARGUMENTS += ["--steps", "60", "--evaluate-every", "20", "--evaluate-episodes", "2"]
+
+
+@pytest.fixture
+def half_done(small_dataset, monkeypatch):
+    """Of dqn one done, one stopped on its way, one failed; of td one diverged, two not begun."""
+    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 20)
+    store(STUDY)
+    cells = STUDY.cells()
+    assert attempt(cells[0], Options()).kind == "done"
+    looks = iter([False, True])
+    assert attempt(cells[1], Options(), stopping=lambda: next(looks)).kind == "stopped"
+
+    def fail(progress):
+        raise ValueError("by accident\nin two lines")
+
+    assert attempt(cells[2], Options(), fail).kind == "failed"
+    monkeypatch.setattr("offline_gntd.runs.run.LARGEST_VALUE", 0.0)
+    assert attempt(cells[3], Options()).kind == "done"
+    return cells
+
+
+def states(found):
+    return [run.state for run in found.runs]
+
+
+def test_status_from_disk_alone(half_done, capsys):
+    found = status.read("study")
+    assert states(found) == ["done", "waiting", "failed", "diverged", "waiting", "waiting"]
+    assert found.seconds_left is None  # nothing runs
+    assert "1 done, 1 diverged, 1 failed, 3 waiting" in found.headline()
+    assert found.runs[1].step == 40
+    assert found.runs[2].error == "ValueError: by accident in two lines"
+    assert "see results/study" in found.runs[2].text()
+    with Lock(half_done[1].folders()):
+        found = status.read("study")
+        assert states(found)[1] == "running"
+        dqn, td = rates.measured().of(half_done[1]), rates.measured().of(half_done[4])
+        rest = 20 * dqn.seconds_per_update + 2 * dqn.seconds_per_evaluation
+        whole = [60 * rate.seconds_per_update + 6 * rate.seconds_per_evaluation for rate in (dqn, td, td)]
+        assert found.runs[1].seconds_left == pytest.approx(rest)
+        assert found.seconds_left == pytest.approx(rest + sum(whole))  # one at a time, the failed one too
+        assert "updates/s" in found.runs[1].text()
+        assert main(["status", "study", "--json"]) == 0
+        [told] = json.loads(capsys.readouterr().out)
+        assert told["counts"] == {
+            "done": 1,
+            "diverged": 1,
+            "running": 1,
+            "failed": 1,
+            "stale": 0,
+            "waiting": 2,
+        }
+    assert states(status.read("study"))[1] == "waiting"
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out.startswith("study: 1 done")
+    assert main(["status", "nothing"]) == 2
+
+
+def test_a_run_whose_owner_died_waits(half_done):
+    (half_done[1].folder(1) / "lock-0").write_text(json.dumps(dict(machine="?", process=1, born="1")))
+    assert states(status.read("study"))[1] == "running"  # elsewhere, for all we know
+    assert "silent" not in status.read("study").runs[1].text()
+    os.utime(half_done[1].folder(1) / "lock-0", (0, 0))
+    assert "silent for" in status.read("study").runs[1].text()
+    owner = {"machine": lock.machine(), "process": 1, "born": "never"}
+    (half_done[1].folder(1) / "lock-0").write_text(json.dumps(owner))
+    assert states(status.read("study"))[1] == "waiting"
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(small_dataset, home, capsys):
+    assert main([*ARGUMENTS, "--dry-run", "--workers", "2"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("to run") == 6 + 1
+    assert "6 of unmeasured rate not counted" in told
+    assert not (home / "results").exists()
+    assert main([*ARGUMENTS, "--datasets", "cartpole-replay-small", "acrobot-replay", "--dry-run"]) == 1
+    assert "missing   " in (told := capsys.readouterr().out)
+    assert "datasets build acrobot-replay" in told
+    assert "12 to run" in told
+
+
+def test_a_dry_run_counts_hours_from_measured_rates(half_done):
+    made = preview.preview(STUDY, workers=2)
+    rate = rates.measured().of(half_done[0])
+    whole = 60 * rate.seconds_per_update + 6 * rate.seconds_per_evaluation
+    part = 20 * rate.seconds_per_update + 2 * rate.seconds_per_evaluation
+    assert made.seconds[half_done[1]] == pytest.approx(part)  # it goes on from step 40
+    assert made.seconds[half_done[2]] == pytest.approx(whole)
+    assert "from step 40" in made.text()
+    assert len(made.plan.finished) == 2
+
+
+def test_the_wall_time_of_a_plan():
+    cells = STUDY.cells()
+    seconds = dict(zip(cells, (5.0, 4.0, 3.0, 3.0, None, 1.0), strict=True))
+    made = preview.Preview(preview.Plan(todo=cells), 2, seconds)
+    assert made.total == 16
+    assert made.wall == 8  # 5 + 3 beside 4 + 3 + 1
+    assert "1 of unmeasured rate" in made.text()
+
+
+def test_rates_are_of_the_likest_runs():
+    cell = STUDY.cells()[0]
+    widest, closest = ("dqn", 1), ("dqn" + FAST, "cartpole-replay-small", 1)
+    known = {widest: [Rate(1.0, 0.0)], closest: [Rate(0.1, 2.0), Rate(0.3, 4.0), Rate(9.0, 9.0)]}
+    assert Rates(known).of(cell) == Rate(0.3, 4.0)  # the median
+    assert Rates({widest: known[widest]}).of(cell) == Rate(1.0, 0.0)
+    assert Rates({("td", 1): [Rate(1.0, 0.0)]}).of(cell) is None
+    assert Rate(0.5, 2.0).seconds(cell) == 60 * 0.5 + 3 * 2 * 2.0
+    assert Rate(0.5, 2.0).seconds(cell, since=50) == 10 * 0.5 + 1 * 2 * 2.0
+
+
+def test_a_forecast_weighs_cells_by_their_length(monkeypatch, home):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    short, long = STUDY.cells()[0], STUDY.cells()[3]
+    known = Rates({("dqn", 1): [Rate(1.0, 0.0)], ("td", 1): [Rate(3.0, 0.0)]})
+    forecast = Forecast([short, long], known)
+    assert forecast.seconds_left() is None
+    now = 130.0
+    forecast.ended(short)  # a quarter of the work, in 30 seconds
+    assert forecast.seconds_left() == pytest.approx(90)
+    forecast.reached(long, 30)
+    assert forecast.done_share == pytest.approx(0.625)
+    assert forecast.seconds_left() == pytest.approx(30 * 0.375 / 0.625)
+    forecast.without(long)
+    assert forecast.seconds_left() == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "?"), (12.4, "12 s"), (240, "4 min"), (12_000, "3 h 20 min"), (188_000, "2 d 4 h")],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_gets_bars_and_anything_else_plain_lines(terminal, home, monkeypatch):
+    monkeypatch.setattr("offline_gntd.runs.display.LINE_SECONDS", 0.0)
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=200, highlight=False)
+    cell, other = STUDY.cells()[:2]
+    with display("study", Forecast([cell, other], Rates({})), quiet=False, console=console) as shown:
+        shown.progress(Progress(cell, 30, 12.34))
+        shown.progress(Progress(other, 20))
+        shown.ended(Ending(cell, "done"))
+        shown.line("a word")
+    told = file.getvalue()
+    for words in (str(cell), "score 12.3", "1 of 2 ended", "left", "a word"):
+        assert words in told
+    assert ("\x1b[" in told) == terminal

@@ -1,0 +1,110 @@
+"""Runs that are killed at any moment: what they leave in the end are the bits of a run that was not."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+
+import bits
+import pytest
+from d4rl_files import arrays, write
+
+from offline_gntd.command_line import main
+from offline_gntd.runs.attempt import Options, attempt
+from offline_gntd.runs.experiments import Cell, Protocol
+
+KILLS = {"gndqn": 6, "td3_bc": 7, "gntd3_bc": 7}
+STEPS = {"gndqn": 5_000, "td3_bc": 1_500, "gntd3_bc": 1_000}  # some twelve seconds of work
+
+PROCESSES = multiprocessing.get_context("forkserver")  # torch is imported once
+PROCESSES.set_forkserver_preload(["offline_gntd.runs.run", "offline_gntd.runs.attempt"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", KILLS)
+def test_killed_at_random_moments_it_leaves_the_same_bits(algorithm, small_dataset, home):
+    source = "cartpole-replay-small"
+    if algorithm != "gndqn":
+        source = str(write(home / "hopper_random-v2.hdf5", arrays(steps=1000, ends=((500, "timeout"),))))
+    protocol = Protocol(STEPS[algorithm], evaluate_every=STEPS[algorithm] // 5, evaluate_episodes=2)
+
+    undisturbed, killed = (
+        Cell(name, source, algorithm, (0,), protocol) for name in ("undisturbed", "killed")
+    )
+    assert finish(undisturbed) == 0
+    expected = bits.read(undisturbed.folder(0))
+    about = json.loads((undisturbed.folder(0) / "run.json").read_text())
+    folder, resumed_at = killed.folder(0), []
+    for moment in moments(KILLS[algorithm], about["training_seconds"]):
+        run = start(killed)
+        wait_for_status(folder, process=run.pid)
+        time.sleep(moment)
+        run.kill()
+        run.join()
+        assert run.exitcode == -signal.SIGKILL
+        assert [path.name for path in folder.glob("lock-*")]  # it held it to its end
+        steps = [int(path.stem.partition("-")[2]) for path in folder.glob("checkpoint-*.pt")]
+        resumed_at = [*resumed_at, max(steps)] if steps else []  # without a checkpoint it begins anew
+    assert finish(killed) == 0
+    assert json.loads((folder / "run.json").read_text())["resumed_at"] == resumed_at
+    assert resumed_at[-1] > 0
+    assert bits.read(folder) == expected
+    assert not list(folder.glob(".*"))  # nor anything half written
+    print(f"{algorithm}: {KILLS[algorithm]} kills, resumed at {resumed_at}")
+
+
+def moments(count, seconds):
+    """Random ones from at once to late, in any order, that do not add up to the whole of the run."""
+    draw = random.Random(count)
+    span = 1.5 * seconds / (count + 1)
+    found = [span * (i + draw.random()) / count for i in range(count)]
+    draw.shuffle(found)
+    return found
+
+
+def start(cell):
+    """A real run in a process of its own."""
+    process = PROCESSES.Process(target=make_attempt, args=(cell, os.environ["OFFLINE_GNTD_HOME"]))
+    process.start()
+    return process
+
+
+def finish(cell):
+    process = start(cell)
+    process.join()
+    return process.exitcode
+
+
+def make_attempt(cell, home):
+    os.environ["OFFLINE_GNTD_HOME"] = home  # the server that forks has that of the first test
+    sys.exit(attempt(cell, Options(checkpoint_seconds=1.0)).kind != "done")
+
+
+def wait_for_status(folder, process):
+    """Until a process has begun, or resumed, the run."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            about = json.loads((folder / "run.json").read_text())
+        except (OSError, ValueError):
+            about = {}
+        if about.get("process") == process:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{process} does not run {folder}")
+
+
+@pytest.mark.slow
+def test_checkpoints_take_less_than_a_hundredth_of_a_runs_time(small_dataset):
+    """With the period they have by default, and networks as large as the defaults."""
+    words = ["--seeds", "1", "--steps", "12000", "--evaluate-every", "12000", "--evaluate-episodes", "1"]
+    assert main(["run", "long", "--datasets", "cartpole-replay-small", "--algorithms", "gndqn", *words]) == 0
+    cell = Cell("long", "cartpole-replay-small", "gndqn", (0,), Protocol(12_000, 12_000, 1))
+    about = json.loads((cell.folder(0) / "run.json").read_text())
+    share = about["checkpoint_seconds"] / (about["training_seconds"] + about["evaluation_seconds"])
+    assert about["training_seconds"] > 15  # long enough for more than the last one
+    assert 0 < share < 0.01
+    print(f"checkpoints took {share:.3%} of {about['training_seconds']:.0f} s")
