@@ -22,7 +22,8 @@ from offline_gntd.datasets import Dataset, load
 from offline_gntd.datasets.environments import Evaluator
 from offline_gntd.runs import provenance
 from offline_gntd.runs.experiments import Cell
-from offline_gntd.runs.record import Record, Unreadable, read_description
+from offline_gntd.runs.record import Record, read_description
+from offline_gntd.tensors import Unreadable
 from offline_gntd.transitions import sample
 
 LARGEST_VALUE = 1e6  # |Q| past this has diverged
