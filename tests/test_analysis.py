@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from fabricated import d4rl, write_run
 
-from offline_gntd.analysis import aggregates, bellman, beside, grid, mixtures, published, values
+from offline_gntd.analysis import aggregates, bellman, beside, captions, grid, mixtures, published, values
 from offline_gntd.analysis.grid import Layout
 from offline_gntd.analysis.selection import Absent, select
 from offline_gntd.analysis.table import Cell, Table
@@ -405,3 +405,17 @@ def test_panels_keep_their_height_under_a_long_legend():
     inches = axes[0].get_position().height * figure.get_figheight()
     plt.close(figure)
     assert inches > 0.7 * HEIGHT
+
+
+def test_a_caption_says_what_the_policies_behind_built_splits_reached():
+    experiment = Experiment("local", ("hopper-medium-local",), ("bc",), seeds=1, protocol=PROTOCOL)
+    store(experiment)
+    task = {"discrete": False, "reference_min": 0.0, "reference_max": 500.0, "reference_source": "hand"}
+    level = {"dataset_level": "medium policy, score 31.2", "task": task, "env_id": "Hopper-v4"}
+    write_run(experiment, "bc", 0, [10, 20], dataset="hopper-medium-local", **level)
+    caption = captions.data(select("local"))
+    assert caption.endswith("Levels reached: hopper-medium-local: medium policy, score 31.2.")
+
+
+def test_a_caption_of_discrete_sets_names_no_levels(study):
+    assert "Levels" not in captions.data(select("study"))

@@ -1,5 +1,7 @@
 """The sentences captions share: how runs were trained and scored, on what data, and what marks mean."""
 
+import pandas as pd
+
 from offline_gntd.analysis.selection import Selection
 
 SPREAD = "mean ± std over seeds (ddof 1)"
@@ -22,7 +24,15 @@ def data(selection: Selection) -> str:
     origins = ", ".join(f"{count} {kind}" for kind, count in kinds.value_counts(sort=False).items())
     rows = ", ".join(f"{count:,}" for count in sorted(runs["dataset_rows"].unique()))
     environments = ", ".join(sorted(runs["env_id"].unique()))
-    return f"Data: {origins}; {rows} transitions; scored in {environments}."
+    levels = _levels(runs)
+    reached = f" Levels reached: {'. '.join(levels)}." if levels else ""
+    return f"Data: {origins}; {rows} transitions; scored in {environments}.{reached}"
+
+
+def _levels(runs: pd.DataFrame) -> list[str]:
+    """What the policies behind the built MuJoCo splits scored: their names promise no level."""
+    splits = runs["dataset_origin"].eq("built") & ~runs["task"].map(lambda task: task["discrete"])
+    return [f"{run.dataset}: {run.dataset_level}" for run in runs[splits].itertuples()]
 
 
 def marks(selection: Selection) -> list[str]:
