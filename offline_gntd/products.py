@@ -67,7 +67,7 @@ def average_second_moment(factor: Tensor, x: Tensor, weight: float) -> None:
 
 
 def solution(cholesky: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
-    """A call that sets out ← (L Lᵀ)⁻¹ b for lower triangular L; unlike torch.cholesky_solve it copies no L."""
+    """A call that sets out ← (L Lᵀ)⁻¹ b for lower triangular L; torch.cholesky_solve would copy L first."""
     solve, half = torch.linalg.solve_triangular, torch.empty_like(b)
     forwards = partial(solve, cholesky, b, upper=False, out=half)
     return _each([forwards, partial(solve, cholesky.mT, half, upper=True, out=out)])
