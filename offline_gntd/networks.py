@@ -84,6 +84,7 @@ class Tape:
         self.hidden = [p[..., :-1] for p in self.inputs]  # without the constant 1
         self.output = self._buffer(network.widths[-1])
         self._x, self._y = self._stacked(self.hidden[0]), self._stacked(self.output)
+        self._splits: dict[tuple[int, ...], Sequence[Tensor]] = {}  # of _x, by the widths of its parts
         self._layers = [
             product(p, w, out=h)
             for p, w, h in zip(self.inputs, self.weights, [*self.hidden[1:], self.output], strict=True)
@@ -112,13 +113,16 @@ class Tape:
             for q, w, below in zip(self.signals[1:], self.weights[1:], self.signals[:-1], strict=True)
         ]
 
+    def _places(self, widths: tuple[int, ...]) -> Sequence[Tensor]:
+        """Where parts of these widths go."""
+        if widths not in self._splits:
+            self._splits[widths] = self._x.split(widths, -1)
+        return self._splits[widths]
+
     def forward(self, *parts: Tensor) -> Tensor:
         """The outputs [*stack, batch, fan_out] for parts [*stack or broadcastable, batch, n] side by side."""
-        start = 0
-        for part in parts:
-            end = start + part.shape[-1]
-            self._x[..., start:end] = part
-            start = end
+        for place, part in zip(self._places(tuple(part.shape[-1] for part in parts)), parts, strict=True):
+            place.copy_(part)
         for layer, hidden in zip(self._layers, self.hidden[1:], strict=False):
             layer()
             hidden.clamp_min_(0)  # ReLU

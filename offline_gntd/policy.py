@@ -9,6 +9,7 @@ from torch.nn.functional import softplus
 
 from offline_gntd.learner import Learner
 
+tanh_backward = torch.ops.aten.tanh_backward.default  # signal · (1 − action²)
 LOG_STD_RANGE = (-20.0, 2.0)
 LARGEST_ACTION = 0.999999  # nearer to ±1 an action's pre-image under tanh is not to be told
 
@@ -22,7 +23,7 @@ class Policy(Learner):
 
     def backward(self, signal: Tensor) -> None:
         """From ∂loss/∂action [*stack, batch, action_dim] to the gradient."""
-        super().backward(signal * (1 - self.action.square()))
+        super().backward(tanh_backward(signal, self.action))
 
 
 class Gaussian(NamedTuple):

@@ -28,7 +28,7 @@ def row_width(task: Task) -> int:
 def from_rows(rows: Tensor, task: Task) -> Transitions:
     """The named columns of rows [..., row_width], as views but for discrete actions."""
     action_width = 1 if task.discrete else task.action_dim
-    obs, action, reward, next_obs, terminated = rows.split(
+    obs, action, reward, next_obs, terminated = rows.split_with_sizes(
         [task.obs_dim, action_width, 1, task.obs_dim, 1], dim=-1
     )
     if task.discrete:
@@ -38,5 +38,6 @@ def from_rows(rows: Tensor, task: Task) -> Transitions:
 
 def sample(rows: Tensor, task: Task, batch: int, generators: Sequence[torch.Generator]) -> Transitions:
     """One batch per seed, drawn uniformly with the seed's own generator: [seeds, batch, ...]."""
-    index = torch.cat([torch.randint(len(rows), (batch,), generator=g, device=g.device) for g in generators])
+    draws = [torch.randint(len(rows), (batch,), generator=g, device=g.device) for g in generators]
+    index = draws[0] if len(draws) == 1 else torch.cat(draws)
     return from_rows(rows.index_select(0, index.to(rows.device)).view(len(generators), batch, -1), task)
