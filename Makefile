@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup quickstart test test-all lint conformance peers clean
+.PHONY: setup quickstart test test-all lint types coverage conformance peers clean
 
 setup: $(READY)
 
@@ -26,9 +26,15 @@ test-all: .venv/.ready-all lint
 	command -v chromium || command -v chromium-browser || command -v google-chrome || $(BIN)/playwright install chromium
 	touch $@
 
-lint: $(READY)
+lint: $(READY) types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+coverage: $(READY)
+	$(BIN)/pytest --cov --cov-report=term
 
 # Other libraries as referees, each with the versions it needs, away from our own environment.
 conformance: $(READY) .venv-conformance/.ready .venv-d3rlpy/.ready .venv-d4rl/.ready .venv-rliable/.ready

@@ -27,7 +27,8 @@ def measure(
     """
     every = -(-len(transitions.obs) // most_rows)
     chosen = Transitions(*(column[::every] for column in transitions))
-    total, largest = 0.0, torch.zeros((), device=chosen.obs.device)
+    largest = torch.zeros((), device=chosen.obs.device)
+    total = torch.zeros_like(largest, dtype=torch.float64)
     for start in range(0, len(chosen.obs), rows_at_once):
         part = Transitions(*(column[None, start : start + rows_at_once] for column in chosen))
         value, next_value = values(part)

@@ -26,7 +26,7 @@ def digest(value: Any) -> str:
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
     """{'kfac.damping': 0.25, …}"""
-    flat = {}
+    flat: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -53,7 +53,7 @@ def _replace(config: Any, names: list[str], text: str, path: str) -> Any:
         return dataclasses.replace(config, **{name: _parse(text, hints[name])})
     part = getattr(config, name)
     if part is None:
-        part = next((kind() for kind in typing.get_args(hints[name]) if dataclasses.is_dataclass(kind)), None)
+        part = next((kind() for kind in _parts(hints[name])), None)
     if not dataclasses.is_dataclass(part):
         raise UserError(f"{path.rsplit('.', len(rest))[0]!r} has no fields of its own; set it whole")
     return dataclasses.replace(config, **{name: _replace(part, rest, text, path)})
@@ -62,9 +62,15 @@ def _replace(config: Any, names: list[str], text: str, path: str) -> Any:
 def _paths(kind: type, prefix: str) -> list[str]:
     paths = []
     for name, hint in typing.get_type_hints(kind).items():
-        parts = [option for option in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(option)]
-        paths += [prefix + name] + [path for part in parts for path in _paths(part, f"{prefix}{name}.")]
+        inside = [path for part in _parts(hint) for path in _paths(part, f"{prefix}{name}.")]
+        paths += [prefix + name, *inside]
     return paths
+
+
+def _parts(hint: Any) -> list[type]:
+    """The settings of their own among a field's types: KFAC of `KFAC | None`."""
+    options = (hint, *typing.get_args(hint))
+    return [option for option in options if isinstance(option, type) and dataclasses.is_dataclass(option)]
 
 
 def _parse(text: str, hint: Any) -> Any:
@@ -74,7 +80,7 @@ def _parse(text: str, hint: Any) -> Any:
             return None
         raise ValueError("it cannot be none")
     kind = next(option for option in options if option is not type(None))
-    if dataclasses.is_dataclass(kind):
+    if _parts(kind):
         if text.lower() in ("default", "on"):
             return kind()
         raise ValueError(f"it is 'on', 'none', or set by its fields: {', '.join(_paths(kind, ''))}")

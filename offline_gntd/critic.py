@@ -53,15 +53,14 @@ class Critic(Learner):
         if more is not None:
             self.flat_step += more
         if self.curvature:
-            self._precondition()
+            self._precondition(self.curvature)
         self.step()
 
-    def _precondition(self) -> None:
+    def _precondition(self, curvature: KroneckerFactors) -> None:
         began = time.perf_counter()
-        renewed = self.curvature.refresh()
-        gradient_norm = self._step_norm() if renewed else None
-        self.curvature.precondition()
-        if renewed:  # a diagnostic, not worth its time at every update
+        gradient_norm = self._step_norm() if curvature.refresh() else None
+        curvature.precondition()
+        if gradient_norm is not None:  # a diagnostic, not worth its time at every update
             torch.div(self._step_norm(), gradient_norm, out=self.step_ratio)
         self.curvature_seconds += time.perf_counter() - began
 

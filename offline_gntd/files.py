@@ -64,7 +64,7 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def write_bytes(path: Path, content: bytes | memoryview) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     """On disk when this returns, so that a power cut leaves the file before or this one."""
     with writing(path) as temporary, temporary.open("wb") as file:
         file.write(content)

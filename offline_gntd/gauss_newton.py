@@ -29,7 +29,8 @@ def gauss_newton_weights(tape: Tape, residual: Tensor, damping: float) -> Tensor
 
     JJᵀ = Σ_l (p̄_l p̄_lᵀ) ⊙ (q_l q_lᵀ) needs no Jacobian, so the exact step costs a batch × batch solve.
     """
-    kernel = sum((p @ p.mT) * (q @ q.mT) for p, q in zip(tape.inputs, tape.signals, strict=True))
+    layers = ((p @ p.mT) * (q @ q.mT) for p, q in zip(tape.inputs, tape.signals, strict=True))
+    kernel = sum(layers, torch.zeros(()))
     system = kernel / tape.batch
     system.diagonal(dim1=-2, dim2=-1).add_(damping)
     cholesky, _ = torch.linalg.cholesky_ex(system)

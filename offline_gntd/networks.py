@@ -21,7 +21,7 @@ from offline_gntd.products import aligned, product
 class MLP:
     """ReLU networks of equal widths, linear at the output."""
 
-    def __init__(self, widths: Sequence[int], stack: tuple[int, ...], device: str = "cpu"):
+    def __init__(self, widths: Sequence[int], stack: tuple[int, ...], device: torch.device | str = "cpu"):
         self.widths, self.stack = tuple(widths), tuple(stack)
         self.shapes = [(fan_in + 1, fan_out) for fan_in, fan_out in pairwise(widths)]
         self.flat = torch.zeros(*stack, sum(map(math.prod, self.shapes)), device=device)

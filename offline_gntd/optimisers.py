@@ -52,7 +52,7 @@ class Plain:
         return {}
 
 
-OPTIMISERS = {"adam": Adam, "plain": Plain}
+OPTIMISERS: dict[str, type[Adam | Plain]] = {"adam": Adam, "plain": Plain}
 
 
 def check_optimiser(name: str) -> None:

@@ -27,8 +27,11 @@ def prepare() -> None:
 def end_with_parent() -> None:
     """Let this process not outlive the one that started it, however that ended."""
 
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only a process that was started by another has one to end with"
+
     def wait() -> None:
-        multiprocessing.parent_process().join()
+        parent.join()
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -17,7 +17,8 @@ class Unreadable(UserError):
 def save(path: Path, content: Any) -> None:
     buffer = io.BytesIO()  # torch.save to a file hides that the disk is full
     torch.save(content, buffer)
-    write_bytes(path, buffer.getbuffer())
+    # not getbuffer(): a view that an error of the disk leaves in a traceback crashes Python 3.12's collector
+    write_bytes(path, buffer.getvalue())
 
 
 def load(path: Path) -> Any:

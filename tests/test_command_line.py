@@ -11,6 +11,7 @@ from offline_gntd.analysis import figures, render
 from offline_gntd.analysis.table import FORMS
 from offline_gntd.command_line import main, parser, runs
 from offline_gntd.command_line.analysis import FIGURES, FORMATS, KINDS
+from offline_gntd.runs.experiments import BUILT_IN, Experiment, Protocol
 
 STUDY = ["run", "study", "--datasets", "cartpole-replay-small", "--seeds", "1", "--steps", "40"]
 STUDY += ["--evaluate-every", "20", "--evaluate-episodes", "2", "--workers", "1"]
@@ -56,6 +57,27 @@ def test_help_is_quick_and_does_not_import_torch():
         (["report"], "no results to report on"),
         (["report", "table9"], "no experiment 'table9'"),
         (["algorithms", "gnt"], "did you mean 'gntd'"),
+        (["run", "mine", "--algorithms", "td"], "no experiment 'mine'"),
+        (["run", "table2", "--version", "v9"], "table2 has versions v0, v2, local"),
+        (["run", "table1", "--version", "v2"], "--version v2"),
+        (["run", "table1", "--dry-run", "--workers", "0"], "--workers must be at least 1"),
+        (["run", "table1", "--address", "auto"], "--address is of --engine ray, not of local"),
+        (["run", "table1", "--slurm", "time=5"], "--slurm is of --engine slurm, not of local"),
+        (["run", "table1", "--engine", "slurm", "--slurm", "time"], "--slurm takes name=value, not 'time'"),
+        (["ship", "table1"], "no finished runs of table1"),
+        (["evaluate", "nowhere"], "nowhere holds no checkpoint"),
+        (["bench", "--rounds", "0"], "--rounds must be at least 1"),
+        (["bench", "--sizes", "humanoid"], "no size 'humanoid'"),
+        (["datasets", "build", "cartpole-replay", "--steps", "10"], "--steps is for MuJoCo splits"),
+        (["datasets", "build", "hopper-medium-local", "--set", "noise"], "field=value, not 'noise'"),
+        (["datasets", "fetch", "cartpole-replay"], "datasets build cartpole-replay"),
+        (["datasets", "fetch", "hopper-mediun-v2"], "did you mean 'hopper-medium-v2'"),
+        (
+            ["datasets", "fetch", "mujoco/hopper/medium-v0", "--from-file", "a"],
+            "--from-file takes a D4RL file",
+        ),
+        (["datasets", "show", "mujoco/hopper/medium-v0"], "datasets fetch mujoco/hopper/medium-v0"),
+        (["datasets", "convert", "cartpole-replay", "--format", "minari"], "is in that format already"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
@@ -75,6 +97,30 @@ def test_a_folder_that_cannot_be_written_is_said_before_any_work(home, monkeypat
     error = capsys.readouterr().err
     assert error.startswith("offline-gntd: cannot write to")
     assert error.count("\n") == 1
+
+
+def test_an_interrupted_command_says_so_and_exits_as_a_shell_expects(monkeypatch, capsys):
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "algorithms", interrupt)
+    assert main(["algorithms"]) == 130
+    assert capsys.readouterr().err == "offline-gntd: interrupted\n"
+
+
+def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, easy, quick_collection):
+    small = Experiment(
+        "quickstart",
+        ("cartpole-replay-small",),
+        ("dqn@widths=16x16@batch_size=32",),
+        seeds=2,
+        protocol=Protocol(steps=20, evaluate_every=10, evaluate_episodes=2, stack=2),
+    )
+    monkeypatch.setitem(BUILT_IN, "quickstart", small)
+    monkeypatch.setattr("offline_gntd.datasets.discrete.Collection", lambda: quick_collection)
+    assert main(["quickstart"]) == 0
+    assert "| cartpole-replay-small | DQN widths=16x16 batch_size=32 |" in capsys.readouterr().out
+    assert (home / "analysis/quickstart-updates.png").stat().st_size > 5_000
 
 
 def test_from_build_to_table(home, monkeypatch, capsys, easy, quick_collection):

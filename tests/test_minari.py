@@ -72,6 +72,48 @@ def test_a_continuous_set_of_someone_elses(capsys):
     assert "here  mujoco/hopper/medium-v0" in capsys.readouterr().out
 
 
+def nan_reward(buffers):
+    buffers[1].rewards[3] = np.nan
+
+
+def beyond_the_range(buffers):
+    buffers[0].actions[2] = np.full(3, 2.0, np.float32)
+
+
+def no_end(buffers):
+    buffers[0].truncations[-1] = buffers[0].terminations[-1] = False
+
+
+def end_inside(buffers):
+    buffers[0].truncations[4] = True
+
+
+@pytest.mark.parametrize(
+    ("harm", "what", "exit_code"),
+    [
+        (nan_reward, "not-finite", 2),
+        (beyond_the_range, "action-range", 1),
+        (no_end, "no-end", 1),
+        (end_inside, "end-inside", 1),
+    ],
+)
+def test_what_is_wrong_with_a_set_is_named(harm, what, exit_code):
+    buffers = collect("Hopper-v5")
+    harm(buffers)
+    minari.create_dataset_from_buffers("mine/harmed-v0", buffers, env="Hopper-v5", data_format="hdf5")
+    report = check("mine/harmed-v0")
+    assert what in {finding.what for finding in report.findings}
+    assert report.exit_code == exit_code
+
+
+def test_discrete_actions_that_are_none_are_named():
+    buffers = collect("CartPole-v1")
+    buffers[0].actions[2] = 7
+    minari.create_dataset_from_buffers("mine/harmed-v0", buffers, env="CartPole-v1", data_format="hdf5")
+    report = check("mine/harmed-v0")
+    assert "1 actions are not whole numbers from 0 to 1" in {f.message for f in report.findings}
+
+
 def test_a_discrete_set_with_references_of_its_own():
     buffers = stored("mine/cartpole-v3", "CartPole-v1", ref_min_score=20.0, ref_max_score=500.0)
     dataset = load("mine/cartpole-v3")

@@ -63,6 +63,11 @@ def test_a_figure_of_each(name, home):
     assert all(path.stat().st_size > 5_000 for path in written)
 
 
+def test_the_curvature_of_shipped_runs_is_drawn():
+    written = render.figure("periods", ["kfac"])
+    assert all(path.name.startswith("periods-kfac") and path.stat().st_size > 5_000 for path in written)
+
+
 def test_a_figure_that_the_runs_have_nothing_for(home):
     text = (home / "results/periods.csv").read_text().replace("kfac_", "x_")
     (home / "results/periods.csv").write_text(text)

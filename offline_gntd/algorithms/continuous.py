@@ -44,7 +44,9 @@ class Agent:
 
 
 class ActorCritic(Agent):
-    """An agent with twin critics, called `critic`."""
+    """An agent with twin critics."""
+
+    critic: Critic
 
     def twin_critics(self) -> Critic:
         config, inputs = self.config, self.task.obs_dim + self.task.action_dim

@@ -91,7 +91,8 @@ class QLearner:
     def measure(self, transitions: Transitions, rows_at_once: int = 4096) -> dict[str, Tensor]:
         """Bellman error E[(Q(s,a) − r − γ(1−terminated) max Q(s′,·))²] over all rows, Q itself on both sides,
         and the largest |Q|, per seed; with the curvature's diagnostics."""
-        network, total, largest = self.critic.network, 0.0, torch.tensor(0.0)
+        network, largest = self.critic.network, torch.tensor(0.0)
+        total = torch.zeros_like(largest, dtype=torch.float64)
         for start in range(0, len(transitions.obs), rows_at_once):
             part = Transitions(*(column[start : start + rows_at_once] for column in transitions))
             stack = network.stack

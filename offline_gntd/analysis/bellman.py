@@ -1,6 +1,7 @@
 """The paper's Table 1: Bellman error after training and seconds to a return, ours beside the paper's."""
 
 import math
+from collections.abc import Hashable
 
 import pandas as pd
 
@@ -122,7 +123,7 @@ def caption(selection: Selection) -> str:
     return " ".join(parts)
 
 
-def _best(lines: pd.DataFrame, per_seed: pd.DataFrame) -> dict[str, set[str]]:
+def _best(lines: pd.DataFrame, per_seed: pd.DataFrame) -> dict[str, set[Hashable]]:
     """By column, the algorithms that are bold on one dataset."""
     samples = {name: group for name, group in per_seed.groupby("algorithm", sort=False)}
     # a mean over few seeds is no rival to one over all
@@ -138,7 +139,7 @@ def _best(lines: pd.DataFrame, per_seed: pd.DataFrame) -> dict[str, set[str]]:
     return best
 
 
-def _row(line: dict, best: dict[str, set[str]], expected: int) -> Row:
+def _row(line: dict, best: dict[str, set[Hashable]], expected: int) -> Row:
     def cell(column: str, text: str) -> Cell:
         return Cell(text, bold=line["algorithm"] in best[column])
 

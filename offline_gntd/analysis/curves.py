@@ -24,12 +24,12 @@ WORDS = {
 DIAGNOSTICS = ("kfac_condition", "kfac_step_ratio", "kfac_seconds_share", "kfac_damping", "kfac_failures")
 
 
-def by_updates(selection: Selection, columns: int) -> Figure:
+def by_updates(selection: Selection, columns: int) -> Figure | None:
     """The paper's Figure 2 for discrete sets: the mean return of each evaluation against updates."""
     return _curves(selection, columns, "step", _performance(selection))
 
 
-def by_seconds(selection: Selection, columns: int) -> Figure:
+def by_seconds(selection: Selection, columns: int) -> Figure | None:
     return _curves(selection, columns, clock(selection.runs.iloc[0]), _performance(selection))
 
 

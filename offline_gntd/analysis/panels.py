@@ -9,6 +9,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import seaborn
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
@@ -74,12 +75,12 @@ def panels(count: int, columns: int) -> tuple[Figure, list[Axes]]:
 
 def legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
     """One legend for all panels, above them."""
-    handles = {}
+    handles: dict[str, Artist] = {}
     for axis in axes:
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
-        if axis.get_legend():
-            axis.get_legend().remove()
+        if own := axis.get_legend():
+            own.remove()
     inches = 0.065 * max(map(len, handles), default=1) + 0.45  # of an entry
     across = max(1, min(len(handles), int(columns * WIDTH / inches)))
     lines = -(-len(handles) // across)

@@ -1,5 +1,7 @@
 """Figures over whole runs: performance profiles, and scores against what they cost."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -43,7 +45,7 @@ def efficiency(selection: Selection, columns: int, measure: Measure) -> Figure:
     for axis, dataset in zip(axes, datasets, strict=True):
         for label, (colour, _, marker) in style.items():
             own = lines[(lines["dataset"] == dataset) & (lines["label"] == label)]
-            look = {"color": colour, "marker": marker}
+            look: dict[str, Any] = {"color": colour, "marker": marker}
             axis.scatter(own["seconds"], own["value"], s=9, alpha=0.5, linewidth=0, **look)
             axis.plot(
                 own["seconds"].mean(),

@@ -5,6 +5,7 @@ elementwise is free, and what is not needed is not counted (weight gradients of 
 climbs, signals to the inputs of a network, the other triangle of a symmetric matrix).
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -109,4 +110,10 @@ def _q_learning(config: QLearning, obs: int, actions: int) -> float:
     return forward(n, widths) + _critics(config, widths, count=1) + exact
 
 
-_OF = {BC: _bc, TD3BC: _td3_bc, BCQ: _bcq, CQL: _cql, QLearning: _q_learning}
+_OF: dict[type, Callable[[Any, int, int], float]] = {
+    BC: _bc,
+    TD3BC: _td3_bc,
+    BCQ: _bcq,
+    CQL: _cql,
+    QLearning: _q_learning,
+}

@@ -90,7 +90,7 @@ class Bench:
 
 # ---- in a process of its own ----
 
-_barrier = None
+_barrier: Any = None
 _rows: dict[str, torch.Tensor] = {}
 
 

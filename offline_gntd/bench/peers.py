@@ -44,6 +44,8 @@ class D3rlpy:
             "action_dim": task.action_dim,
             "seconds": seconds,
         }
+        assert self._process.stdin is not None  # it was started with both pipes
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request | {"config": to_dict(settings(name))}) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
@@ -62,5 +64,4 @@ class D3rlpy:
         }
 
     def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()  # closes its input, and waits

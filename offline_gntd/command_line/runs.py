@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
 def _dry_run(experiment, args: argparse.Namespace) -> int:
     from offline_gntd.runs import preview
 
-    workers = os.cpu_count() if args.workers is None else args.workers
+    workers = os.cpu_count() or 1 if args.workers is None else args.workers
     made = preview.preview(experiment, workers, args.redo)
     print(made.text())
     return 1 if made.plan.missing else 0

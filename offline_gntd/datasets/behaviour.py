@@ -74,7 +74,7 @@ def policy_in(columns: Mapping[str, Any], task: Task, where: str) -> MLP:
             raise UserError(
                 f"{where}: a policy whose {key} is {found!r} cannot be rolled out, only {known!r}"
             )
-    layers = []
+    layers: list[torch.Tensor] = []
     while f"{POLICY}fc{len(layers)}/weight" in columns:
         layers.append(_layer(columns, f"fc{len(layers)}", where))
     outputs = [_layer(columns, name, where) for name in ("last_fc", "last_fc_log_std")]

@@ -70,7 +70,7 @@ def check(source: str | Path, env: str | None = None, episode_limit: int | None 
         return _check_file(locate(entry), entry.id, env, episode_limit)
     if kind == "built":
         return _check_minari(built.existing(str(source)), str(source), building.recipe_of(str(source)).task)
-    return _check_minari(minari_store.find(str(source)), str(source), None, env)
+    return _check_minari(minari_store.existing(str(source)), str(source), None, env)
 
 
 def _check_file(path: Path, name: str, env: str | None, episode_limit: int | None) -> Report:
@@ -114,7 +114,9 @@ def _examine_identity(report: Report, identity: Identity) -> None:
     if identity.entry:
         report.add("note", "published", f"is the published {identity.entry.id}, byte for byte")
     elif identity.namesake:
-        report.add("note", "not-published", f"has the name of {entry.id}, but is not the published file")
+        report.add(
+            "note", "not-published", f"has the name of {identity.namesake.id}, but is not the published file"
+        )
     for note in entry.notes if entry else ():
         report.add("warning", "known-issue", note)
 
@@ -262,7 +264,9 @@ def _examine_qpos(report: Report, columns: Mapping[str, Any]) -> None:
 
 def _examine_minari(report: Report, folder: Path, task: Task) -> None:
     totals: list[tuple[float, int]] = []
-    unended, inside, low, high = 0, 0, None, None
+    unended, inside = 0, 0
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
     for episode, _, space in minari_store.episodes(folder):
         low, high = getattr(space, "low", None), getattr(space, "high", None)
         over = np.asarray(episode.terminations, bool) | np.asarray(episode.truncations, bool)
@@ -286,7 +290,7 @@ def _examine_minari(report: Report, folder: Path, task: Task) -> None:
         )
         report.add("error", "not-finite", message)
         return
-    if not task.discrete and low is not None:
+    if not task.discrete and low is not None and high is not None:
         actions = rows[:, task.obs_dim : task.obs_dim + task.action_dim]
         _examine_actions(report, iter([actions]), low.reshape(-1), high.reshape(-1))
     if task.discrete:
@@ -323,7 +327,7 @@ def _examine_rows(report: Report, rows: np.ndarray, task: Task) -> None:
 def distinct(rows: np.ndarray) -> int:
     """Number of different rows, by a 64-bit hash of each."""
     rng = np.random.default_rng(0)
-    factors = rng.integers(1 << 63, size=rows.shape[1], dtype=np.uint64) | np.uint64(1)
+    factors = np.asarray(rng.integers(1 << 63, size=rows.shape[1], dtype=np.uint64)) | np.uint64(1)
     hashes = np.empty(len(rows), np.uint64)
     for start in range(0, len(rows), SLAB):
         words = np.ascontiguousarray(rows[start : start + SLAB]).view(np.uint32).astype(np.uint64)

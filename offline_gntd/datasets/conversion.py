@@ -7,6 +7,7 @@ small HDF5 file beside its data, so that the way back gives every array as it wa
 """
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -193,7 +194,8 @@ def _buffers(recording: Recording, columns: Mapping[str, np.ndarray], whole_step
 
     obs, steps = columns["observations"], len(recording)
     infos = {key: value for key, value in columns.items() if _is_step_info(key, value, steps)}
-    ends, buffers = recording.ends, []
+    ends = recording.ends
+    buffers: list[Any] = []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         stop = end if whole_steps[end - 1] else end - 1
         if stop == start:
@@ -239,7 +241,7 @@ def _rows_of(
     for key, array in like.items():
         if key not in sources and not _is_step_info(key, array, steps):
             continue
-        source = sources.get(key) or (lambda episode, key=key: _in_nested(episode.infos, key)[:-1])
+        source = sources.get(key) or functools.partial(_step_info, key)
         values = np.concatenate([np.asarray(source(episode)) for episode in episodes])
         rebuilt[key] = np.zeros(array.shape, array.dtype)
         rebuilt[key][whole_steps] = values.reshape(len(values), *array.shape[1:])
@@ -270,10 +272,11 @@ def _nested(infos: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return tree
 
 
-def _in_nested(tree: Mapping[str, Any], key: str) -> np.ndarray:
+def _step_info(key: str, episode: Any) -> np.ndarray:
+    found = episode.infos
     for part in key.removeprefix(INFOS).split("/"):
-        tree = tree[part]
-    return tree
+        found = found[part]
+    return found[:-1]
 
 
 def _with_last_again(values: np.ndarray) -> np.ndarray:

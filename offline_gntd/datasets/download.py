@@ -4,7 +4,6 @@ A download goes into a .part file that a later try goes on with; it gets its nam
 those of the catalogue.
 """
 
-import contextlib
 import os
 import shutil
 import threading
@@ -208,6 +207,5 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    with contextlib.suppress(AttributeError):
-        error = error.reason
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+    reason = getattr(error, "reason", error)
+    return str(getattr(reason, "strerror", None) or reason or type(reason).__name__)

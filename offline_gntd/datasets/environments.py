@@ -111,6 +111,7 @@ class Evaluator:
         space = self.environments[0].action_space
         if isinstance(space, gymnasium.spaces.Discrete):
             return actions + space.start if space.start else actions
+        assert isinstance(space, gymnasium.spaces.Box)  # task_of_spaces takes no other
         return np.clip(actions.reshape(len(actions), *space.shape), space.low, space.high)
 
     def close(self) -> None:

@@ -52,10 +52,10 @@ def convert(
         raise UserError(f"{source} is in that format already; convert takes --format minari or d4rl")
     if to == "minari":
         return _to_minari(str(source), kind, env, episode_limit, replace)
-    folder = minari_store.find(str(source)) if kind == "minari" else built.existing(str(source))
     if kind == "built":
-        task = building.recipe_of(str(source)).task
+        folder, task = built.existing(str(source)), building.recipe_of(str(source)).task
     else:
+        folder = minari_store.existing(str(source))
         task = minari_store.task_in(folder, env)
     return str(conversion.to_d4rl(folder, safe(str(source)), task, replace))
 

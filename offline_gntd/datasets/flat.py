@@ -151,7 +151,7 @@ class Summary:
         self.squares += np.einsum("ij,ij->j", obs, obs)
 
     def description(self) -> dict[str, Any]:
-        if not self.count:
+        if self.shift is None or not self.count:
             raise UserError(f"{self.name} holds no transitions")
         mean = self.sum / self.count
         variance = np.maximum(self.squares / self.count - mean**2, 0.0)

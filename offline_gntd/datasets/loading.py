@@ -16,7 +16,7 @@ from offline_gntd import extensions
 from offline_gntd.datasets import building, catalogue, conversion, d4rl, flat, hdf5, imported, minari_store
 from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.d4rl import Recording
-from offline_gntd.datasets.dataset import About, Dataset, Missing
+from offline_gntd.datasets.dataset import About, Dataset
 from offline_gntd.datasets.download import locate
 from offline_gntd.datasets.environments import task_of
 from offline_gntd.datasets.fingerprints import sha256_of
@@ -68,11 +68,9 @@ def kind_of(source: str | Path) -> str:
         return "file"
     if Path(name).exists() or name.startswith(("/", "./", "../")):
         hdf5.check_is_file(Path(name))
-    if minari_store.is_id(name):
-        if minari_store.find(name):
-            return "minari"
-        if "/" in name:
-            raise Missing(f"{name} is not here; fetch it with: offline-gntd datasets fetch {name}")
+    if minari_store.is_id(name) and ("/" in name or minari_store.find(name)):
+        minari_store.existing(name)
+        return "minari"
     known = [*building.RECIPES, *catalogue.entries(), *imported.sources(), *minari_store.local_ids()]
     raise unknown("dataset", name, known, "See: offline-gntd datasets list")
 
@@ -110,14 +108,14 @@ def identify(path: Path, env: str | None = None, episode_limit: int | None = Non
         return Identity(converted, "file", episode_limit=episode_limit)
     namesake = catalogue.by_file_name(path.name)
     named = catalogue.environment_in(path.stem)
-    if named is None and env is None:
+    if named:
+        _refuse_contradiction(path.name, named, env)
+        known = namesake.episode_limit if namesake else EPISODE_LIMIT
+        return Identity(LOCOMOTION[named].task(), "file", None, namesake, episode_limit or known)
+    if env is None:
         raise UserError(
             f"{path} does not say what it was recorded in; name it with --env: {', '.join(LOCOMOTION)}"
         )
-    if named:
-        _refuse_contradiction(path.name, named, env)
-        limit = namesake.episode_limit if namesake else EPISODE_LIMIT
-        return Identity(LOCOMOTION[named].task(), "file", None, namesake, episode_limit or limit)
     task, limit = task_named(env)
     return Identity(task, "file", episode_limit=episode_limit or limit)
 
@@ -198,7 +196,7 @@ def _load_dict(arrays: Mapping[str, np.ndarray], env: str | None, episode_limit:
 
 
 def _load_minari(minari_id: str, env: str | None) -> Dataset:
-    folder = minari_store.find(minari_id)
+    folder = minari_store.existing(minari_id)
     task = minari_store.task_in(folder, env)
     name, notes = safe(minari_id), minari_store.notes_of(folder)
     about = About(
@@ -227,8 +225,12 @@ def _load_imported(name: str) -> Dataset:
     source = imported.sources()[name]
     task, limit = task_named(source.env_id)
     if source.reference_min is not None and source.reference_max is not None:
-        references = {"reference_min": source.reference_min, "reference_max": source.reference_max}
-        task = dataclasses.replace(task, **references, reference_source="the file it is imported from")
+        task = dataclasses.replace(
+            task,
+            reference_min=source.reference_min,
+            reference_max=source.reference_max,
+            reference_source="the file it is imported from",
+        )
     files = extensions.fingerprints()
     parts = [name, files, dataclasses.asdict(task)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

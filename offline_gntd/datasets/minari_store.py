@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from offline_gntd.datasets import hdf5
+from offline_gntd.datasets.dataset import Missing
 from offline_gntd.datasets.environments import make, task_of, task_of_spaces
 from offline_gntd.datasets.fingerprints import sha256_of
 from offline_gntd.datasets.hdf5 import SLAB
@@ -49,6 +50,13 @@ def find(minari_id: str) -> Path | None:
     """The folder of a dataset that is here, ours first."""
     folders = (place / minari_id for place in (root(), user_root()))
     return next((folder for folder in folders if (folder / "data" / "metadata.json").is_file()), None)
+
+
+def existing(minari_id: str) -> Path:
+    folder = find(minari_id)
+    if folder is None:
+        raise Missing(f"{minari_id} is not here; fetch it with: offline-gntd datasets fetch {minari_id}")
+    return folder
 
 
 def local_ids() -> list[str]:
@@ -88,19 +96,19 @@ def task_in(folder: Path, env: str | None = None) -> Task:
     """The task a dataset names: its evaluation environment, and its own references where it has them."""
     metadata = metadata_of(folder)
     spec = _spec(metadata.get("eval_env_spec") or metadata.get("env_spec"), folder)
-    if spec is None and env is None:
-        raise UserError(f"the Minari dataset {folder} names no environment; name it with --env")
-    if spec is None or (env is not None and env != spec["id"]):
+    if env is not None and (spec is None or env != spec["id"]):
         task = task_of(env)
+    elif spec is None:
+        raise UserError(f"the Minari dataset {folder} names no environment; name it with --env")
     else:
         from minari.serialization import deserialize_space
 
         with _as_user_error(folder):
-            spaces = [deserialize_space(metadata[f"{kind}_space"]) for kind in ("observation", "action")]
+            obs, action = (deserialize_space(metadata[f"{kind}_space"]) for kind in ("observation", "action"))
         options = dict(spec.get("kwargs") or {})
         if spec.get("max_episode_steps") is not None:
             options["max_episode_steps"] = spec["max_episode_steps"]
-        task = task_of_spaces(spec["id"], *spaces, options)
+        task = task_of_spaces(spec["id"], obs, action, options)
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
     if isinstance(low, int | float) and isinstance(high, int | float) and high > low:
         return Task(
@@ -188,7 +196,7 @@ def buffers_of(rows: np.ndarray, ends: np.ndarray, task: Task) -> list[Any]:
     from minari.data_collector import EpisodeBuffer
 
     obs, action, reward, next_obs, terminated = _columns(rows, task)
-    buffers = []
+    buffers: list[Any] = []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         over = terminated[start:end].astype(bool)
         truncated = np.zeros(end - start, bool)

@@ -20,10 +20,8 @@ def check(cell: Cell, dataset: Dataset) -> None:
     environment = make(dataset.task.env_id, **dataset.task.env_options)
     space = environment.action_space
     environment.close()
-    if (
-        not isinstance(space, gymnasium.spaces.Box)
-        or np.abs(space.high - 1).max() + np.abs(space.low + 1).max() > 0
-    ):
+    assert isinstance(space, gymnasium.spaces.Box)  # a task of continuous actions has no other
+    if np.abs(space.high - 1).max() + np.abs(space.low + 1).max() > 0:
         raise UserError(
             f"{dataset.task.env_id} takes actions from {np.min(space.low):g} to {np.max(space.high):g}; "
             f"the algorithms for continuous actions act from −1 to 1"

@@ -52,11 +52,12 @@ def measured() -> Rates:
     folder = home() / "results"
     found = []
     for path in folder.glob("*/*/*/seed-*/run.json"):
-        run = read_description(path.parent)
+        run = read_description(path.parent) or {}
         if "config_hash" in run:
             found.append(run | _so_far(path.parent))
     for path in folder.glob("*.runs.csv"):
-        found += results.read_shipped(path.name.removesuffix(".runs.csv")).runs.to_dict("records")
+        if shipped := results.read_shipped(path.name.removesuffix(".runs.csv")):
+            found += shipped.runs.to_dict("records")
     for run in found:
         if run.get("steps") and run.get("training_seconds"):
             for key in _keys(run["algorithm"], run["dataset"], run["stack"]):

@@ -55,7 +55,7 @@ def read_folders(experiment: str) -> Results:
     folder = home() / "results" / experiment
     runs, evaluations = [], []
     for path in sorted(folder.glob("*/*/seed-*/run.json")):
-        run = read_description(path.parent)
+        run = read_description(path.parent) or {}
         if "config_hash" not in run:  # failed before it began
             continue
         runs.append(run)

@@ -197,7 +197,8 @@ class Run:
         states = [state for state, _ in resumed]
         for record, (_, timing) in zip(self.records, resumed, strict=True):
             self.timing |= timing
-            before = read_description(record.folder).get("resumed_at", [])  # also by those that saved nothing
+            found = read_description(record.folder) or {}
+            before = found.get("resumed_at", [])  # also by those that saved nothing
             record.describe(status="running", process=os.getpid(), resumed_at=[*before, step])
             record.write_rows()
         restore(self.agent, self.generators, states)

@@ -97,8 +97,9 @@ def read(name: str) -> Status:
             left.append(
                 max((run.seconds_left for run in found if run.seconds_left is not None), default=None)
             )
-    known_left = at_once and None not in left
-    return Status(name, tuple(runs), sum(left) / at_once if known_left else None)
+    known_left = [seconds for seconds in left if seconds is not None]
+    all_known = at_once and len(known_left) == len(left)
+    return Status(name, tuple(runs), sum(known_left) / at_once if all_known else None)
 
 
 def _read(cell: Cell, seed: int, shipped: dict[tuple, dict], estimates: rates.Rates) -> RunStatus:

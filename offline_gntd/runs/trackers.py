@@ -63,7 +63,7 @@ class WandB:
         self.run.finish()
 
 
-TRACKERS = {"tensorboard": TensorBoard, "wandb": WandB}
+TRACKERS: dict[str, type[TensorBoard | WandB]] = {"tensorboard": TensorBoard, "wandb": WandB}
 
 
 def require(names: Sequence[str]) -> None:

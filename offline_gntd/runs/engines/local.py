@@ -46,11 +46,10 @@ class Local:
             self._feed(self.workers[-1])
 
     def poll(self, seconds: float) -> Iterator[Progress | Ending]:
-        by_connection = {worker.connection: worker for worker in self.workers}
-        for connection in wait(list(by_connection), seconds):
-            worker = by_connection[connection]
+        ready = wait([worker.connection for worker in self.workers], seconds)
+        for worker in [worker for worker in self.workers if worker.connection in ready]:
             try:
-                event = connection.recv()
+                event = worker.connection.recv()
             except (EOFError, OSError):
                 yield from self._replace(worker)
                 continue
@@ -95,8 +94,8 @@ class Worker:
             self.connection.send(message)
 
 
-def _why(exit_code: int) -> str:
-    if exit_code >= 0:
+def _why(exit_code: int | None) -> str:
+    if exit_code is None or exit_code >= 0:
         return f"its worker ended with exit code {exit_code}"
     name = signal.Signals(-exit_code).name
     return f"its worker was killed by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")

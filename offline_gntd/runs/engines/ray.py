@@ -53,7 +53,7 @@ class Ray:
 
     def __enter__(self) -> "Ray":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        settings = {"log_to_driver": False, "logging_level": logging.ERROR}
+        settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self.address is None:
             settings |= {"num_cpus": self.workers or os.cpu_count(), "include_dashboard": False}
         try:
@@ -85,10 +85,11 @@ class Ray:
                 except Held:
                     self.refused.append(Ending(cell, "held"))
                     continue
-                work, arguments = _shipped, (self._ship(cell.source), _pack(cell))
+                task = ray.remote(_shipped).options(max_retries=0, **resources)
+                arguments: tuple[Any, ...] = (self._ship(cell.source), _pack(cell))
             else:
-                work, arguments = _in_place, (self.token,)
-            task = ray.remote(work).options(max_retries=0, **resources)
+                task = ray.remote(_in_place).options(max_retries=0, **resources)
+                arguments = (self.token,)
             self.tasks[task.remote(cell, self.options, self.desk, *arguments)] = cell
 
     def poll(self, seconds: float) -> Iterator[Progress | Ending]:
@@ -113,7 +114,8 @@ class Ray:
         if source not in self.data:
             dataset = load(source)
             # Ray shares arrays between the processes of a node, and copies tensors
-            self.data[source] = ray.put(dataclasses.replace(dataset, rows=dataset.rows.numpy()))
+            as_array: Any = dataset.rows.numpy()
+            self.data[source] = ray.put(dataclasses.replace(dataset, rows=as_array))
         return self.data[source]
 
     def _ending(self, task: ray.ObjectRef) -> Ending:

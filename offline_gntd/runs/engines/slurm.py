@@ -31,7 +31,7 @@ class Slurm:
         started = time.strftime("%Y%m%d-%H%M%S")
         self.folder = home().resolve() / "results" / f".jobs-{started}-{os.getpid()}"
         self.on_slurm = shutil.which("sbatch") is not None
-        self.at_once = workers or (256 if self.on_slurm else os.cpu_count())
+        self.at_once = workers or (256 if self.on_slurm else os.cpu_count() or 1)
         given = parameters or {}
         self.parameters = {f"slurm_{name}": _number(value) for name, value in given.items()}
         self.waiting: deque[Cell] = deque()

@@ -1,0 +1,72 @@
+"""Results in run folders and in the shipped form, read together: what counts, and what is refused."""
+
+import pytest
+from fabricated import write_run
+
+from offline_gntd.errors import UserError
+from offline_gntd.files import remove
+from offline_gntd.runs import results
+from offline_gntd.runs.experiments import Experiment, Protocol
+
+STUDY = Experiment("study", ("cartpole-replay",), ("dqn",), seeds=2, protocol=Protocol(steps=20))
+
+
+@pytest.fixture
+def shipped(home):
+    """Two runs, shipped; their folders are gone."""
+    for seed in range(2):
+        write_run(STUDY, "dqn", seed, [100.0, 200.0])
+    results.ship("study")
+    remove(home / "results/study")
+    return home / "results/study.runs.csv"
+
+
+def returns(found):
+    return found.evaluations.groupby("seed")["return"].last().to_dict()
+
+
+def test_a_run_here_takes_the_place_of_the_shipped_one(shipped):
+    write_run(STUDY, "dqn", 1, [100.0, 300.0])
+    found = results.read("study")
+    assert returns(found) == {0: 200.0, 1: 300.0}
+    assert len(found.runs) == 2
+    assert found.notes == ()
+
+
+def test_one_that_has_not_ended_does_not(shipped):
+    write_run(STUDY, "dqn", 1, [100.0, 300.0], status="running")
+    found = results.read("study")
+    finished = found.finished().set_index("seed")
+    assert sorted(finished.index) == [0, 1]
+    assert set(finished["status"]) == {"done"}
+
+
+def test_shipped_runs_of_another_protocol_are_left_out_and_that_is_said(shipped):
+    longer = Experiment("study", ("cartpole-replay",), ("dqn",), seeds=2, protocol=Protocol(steps=40))
+    write_run(longer, "dqn", 0, [100.0, 400.0])
+    found = results.read("study")
+    assert returns(found) == {0: 400.0}
+    assert "another protocol" in found.notes[0]
+
+
+def test_a_run_that_failed_before_it_began_is_no_result(home):
+    folder = home / "results/study/cartpole-replay/dqn/seed-0"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"status": "failed", "error": "no data"}')
+    assert results.read("study").runs.empty
+    with pytest.raises(UserError, match="no finished runs of study"):
+        results.ship("study")
+
+
+def test_shipped_results_that_are_spoiled_are_named(shipped):
+    shipped.write_text(shipped.read_text().replace('""steps""', "steps"))
+    with pytest.raises(UserError, match="cannot read the shipped results of study"):
+        results.read("study")
+
+
+def test_a_run_whose_rows_do_not_fit_is_named(home):
+    write_run(STUDY, "dqn", 0, [100.0, 200.0])
+    metrics = home / "results/study/cartpole-replay/dqn/seed-0/metrics.csv"
+    metrics.write_text("step,bellman_error\n10,1\n10,2\n")
+    with pytest.raises(UserError, match=r"cannot read the run .*seed-0"):
+        results.read("study")
