@@ -4,9 +4,13 @@ import dataclasses
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from offline_gntd.analysis import render, slopes
+from offline_gntd.analysis.theory import contraction, samples_needed
+from offline_gntd.command_line import main
 from offline_gntd.gauss_newton import dense_direction, dual_direction
 from offline_gntd.runs import theory
 from offline_gntd.theory import theorems
@@ -18,6 +22,7 @@ from offline_gntd.theory.trials import Trial, projection_error, recorded
 
 DISCOUNT = 0.9
 SEEDS = 3
+COLUMNS = ["setting", "quantity", "predicted", "measured", "interval"]
 
 
 def generators(purpose=0):
@@ -227,6 +232,10 @@ def test_every_measurement_of_the_experiment_works_and_ships(small):
     order += ["quantity", "iteration", "seed"]
     one, other = (frame.sort_values(order)["value"].to_numpy() for frame in (measured, shipped))
     np.testing.assert_allclose(one, other, rtol=1e-4)
+    table, written = render.table("theory")
+    assert "INCOMPLETE" not in table.legend
+    assert list(pd.read_csv(small / "analysis" / "theory.csv")) == COLUMNS
+    assert len(written) == 4
     assert theory.run() == (0, len(theory.measurements()))  # so are those that were shipped
 
 
@@ -242,3 +251,51 @@ def test_what_is_stopped_goes_on(small):
     finally:
         theory.measurements = wanted
     assert written.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_figures(small):
+    for measurement in theory.measurements().values():
+        theory.make(measurement)
+    written = render.figure("theory")
+    assert {path.stem for path in written} >= {"theory-iterations", "theory-complexity", "theory-kfac"}
+    assert all(path.stat().st_size for path in written)
+
+
+def test_commands(small, capsys):
+    assert main(["run", "theory", "--dry-run"]) == 0
+    count = len(theory.measurements())
+    assert f"{count} to measure, 0 finished" in capsys.readouterr().out
+    assert main(["status", "theory"]) == 0
+    assert f"0 of {count} measured" in capsys.readouterr().out
+    for arguments in (
+        ["run", "theory", "--seeds", "3"],
+        ["run", "theory", "--workers", "0"],
+        ["table", "theory"],
+        ["figure", "theory"],
+        ["ship", "theory"],
+    ):
+        assert main(arguments) == 2, arguments
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not list(small.iterdir())
+
+
+def test_slopes_find_a_power_and_doubt_what_varies():
+    x = np.array([1.0, 2, 4, 8])
+    exact = slopes.exponent(x, np.outer(3 * x**-1.5, np.ones(4)))
+    assert exact == pytest.approx((-1.5, -1.5, -1.5))
+    steep, flat = x**-2.0, x**-1.0
+    varied = slopes.exponent(x, np.stack([steep, flat], 1))
+    assert varied.low < varied.value < varied.high
+    assert np.isnan(slopes.slope(x, np.array([1.0, np.nan, np.inf, 2])))
+
+
+def test_a_contraction_is_read_off_its_path():
+    path = pd.DataFrame({0: [1.0, 0.25, 0.0625], 1: [1.0, 0.01, 0.0]}, index=[0, 1, 2])
+    assert contraction(path) == pytest.approx([0.5, 0.1])
+
+
+def test_samples_are_counted_where_the_error_first_falls_below():
+    paths = {(10, 0.1): np.array([1.0, 0.5, 0.1]), (100, 0.1): np.array([1.0, 0.05, 0.01])}
+    needed = samples_needed(paths, np.array([0, 1, 2]), np.array([0.5, 0.05, 0.001]))
+    assert needed.tolist() == [10, 100, np.inf]

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from offline_gntd.analysis import aggregates, bellman, beside, grid
+from offline_gntd.analysis import aggregates, bellman, beside, grid, theory
 from offline_gntd.analysis.grid import Layout
 from offline_gntd.analysis.selection import Selection, select
 from offline_gntd.analysis.table import FORMS, Table
@@ -50,6 +50,11 @@ def table(
     mixed: bool = False,
 ) -> tuple[Table, list[Path]]:
     """An experiment's own table, one of the other kinds, or a grid laid out as asked for."""
+    if experiment == theory.NAME:
+        if any((kind, metric, protocol, rows, columns, datasets, algorithms)):
+            raise UserError(f"{theory.NAME} has one table, without options: offline-gntd table {theory.NAME}")
+        made = theory.table()
+        return made, write(made)
     layout = Layout(*_axes(rows, columns))
     measure = Measure(metric or "score", protocol or usual(experiment).protocol)
     if kind is not None and kind not in KINDS:
@@ -76,11 +81,16 @@ def write(made: Table) -> list[Path]:
 
 
 def figure(experiment: str, kinds: Sequence[str] = (), columns: int = 2, mixed: bool = False) -> list[Path]:
-    from offline_gntd.analysis import figures  # matplotlib is slow to import
+    from offline_gntd.analysis import figures, theory_figures  # matplotlib is slow to import
 
     if columns < 1:
         raise UserError(f"--columns must be at least 1, not {columns}")
-    drawn = figures.draw(select(experiment, mixed=mixed), usual(experiment), columns, kinds)
+    if experiment == theory.NAME:
+        if kinds:
+            raise UserError(f"{theory.NAME} has figures of its own: offline-gntd figure {theory.NAME}")
+        drawn = theory_figures.draw(columns)
+    else:
+        drawn = figures.draw(select(experiment, mixed=mixed), usual(experiment), columns, kinds)
     written = []
     for kind, made in drawn.items():
         for suffix in ("png", "pdf"):
