@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from offline_gntd.analysis import render, slopes
+from offline_gntd.analysis import theory as analysis
 from offline_gntd.analysis.theory import contraction, samples_needed
 from offline_gntd.command_line import main
 from offline_gntd.gauss_newton import dense_direction, dual_direction
@@ -195,13 +196,17 @@ def small(monkeypatch, tmp_path):
     """A home of its own, and few measurements of few iterations."""
     monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path))
     every = theory.measurements()
+    shorter = {theory.SHORT: 3, Trial("linear").iterations: 4}
     short = [
-        dataclasses.replace(m, iterations=4, seeds=2)
+        dataclasses.replace(m, iterations=shorter[m.iterations], seeds=2)
         if isinstance(m, Trial)
         else dataclasses.replace(m, seeds=2)
         for m in every.values()
         if isinstance(m, Trial) or m.width == 16
     ]
+    monkeypatch.setattr(theory, "SHORT", 3)
+    monkeypatch.setattr(slopes, "DRAWS", 20)
+    monkeypatch.setattr(analysis, "USUAL", Trial("linear", iterations=4))
     monkeypatch.setattr(theory, "measurements", lambda: {theory.key(m): m for m in short})
     return tmp_path
 
