@@ -207,7 +207,10 @@ CAPTION = (
 
 
 def _number(value: float | None) -> str:
-    return "—" if value is None or not np.isfinite(value) else minus(f"{value:.4g}")
+    if value is None or not np.isfinite(value):
+        return "—"
+    digits = 6 if 0.99 < value < 1 else 4  # a rate may be that close to 1
+    return minus(f"{value:.{digits}g}")
 
 
 def _interval(line: Line) -> str:
