@@ -1,6 +1,9 @@
 """How a process that trains is set up."""
 
 import ctypes
+import multiprocessing
+import os
+import threading
 
 import torch
 
@@ -19,3 +22,13 @@ def prepare() -> None:
     if hasattr(library, "mallopt"):
         library.mallopt(M_MMAP_THRESHOLD, KEPT)
         library.mallopt(M_TRIM_THRESHOLD, KEPT)
+
+
+def end_with_parent() -> None:
+    """Let this process not outlive the one that started it, however that ended."""
+
+    def wait() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -85,6 +85,7 @@ def test_bench_prints_nothing_but_json(capsys):
         (["td", "--sizes", "ant"], "no size 'ant'"),
         (["td", "--rounds", "0"], "--rounds must be at least 1"),
         (["td", "--peers", "--peer-python", "/bin/false"], "make peers"),
+        (["td", "--peers", "--peer-python", "no/such/python"], "make peers"),
     ],
 )
 def test_bad_usage_is_said_in_a_line(options, message, capsys):

@@ -207,19 +207,19 @@ def test_v0_v2_and_minari_are_never_mistaken_for_one_another(tmp_path):
 
 
 def test_a_built_set_is_a_minari_set_of_ours(monkeypatch):
-    from offline_gntd.datasets import discrete
+    from offline_gntd.datasets import built, discrete
 
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 11)).astype(np.float32)
     rows[:, 4], rows[:, -1] = rng.integers(2, size=40), 0
     rows[:-1, 6:10] = rows[1:, :4]
-    discrete.store("cartpole-replay", discrete.TASKS["cartpole"], rows, np.array([25, 40]), {"seed": 0})
+    built.store("cartpole-replay", discrete.TASKS["cartpole"], rows, np.array([25, 40]), {"seed": 0})
     dataset = load("cartpole-replay")
     assert (dataset.origin, dataset.name, len(dataset)) == ("built", "cartpole-replay", 40)
     assert dataset.provenance == {"seed": 0}
     np.testing.assert_array_equal(dataset.rows[:24].numpy(), rows[:24])
     assert dataset.episode_lengths.tolist() == [25, 15]
-    metadata = json.loads((discrete.path("cartpole-replay") / "data" / "metadata.json").read_text())
+    metadata = json.loads((built.path("cartpole-replay") / "data" / "metadata.json").read_text())
     assert metadata["dataset_id"] == "cartpole-replay-v0"
 
 

@@ -6,7 +6,7 @@ import plain
 import pytest
 import torch
 
-from offline_gntd.algorithms import CATALOGUE
+from offline_gntd.algorithms import CATALOGUE, preset
 
 
 class Reference:
@@ -32,8 +32,10 @@ class Reference:
         if self.count % config.actor_every == 0:
             action = self.actor(obs).tanh()
             value = self.critics.values(obs, action)[0]
-            scale = config.alpha / value.abs().mean().detach()
-            actor_loss = -scale * value.mean() + torch.nn.functional.mse_loss(action, batch.action)
+            actor_loss = -value.mean()
+            if config.alpha is not None:
+                scale = config.alpha / value.abs().mean().detach()
+                actor_loss = scale * actor_loss + torch.nn.functional.mse_loss(action, batch.action)
             self.actor_optimiser.zero_grad()
             actor_loss.backward()
             self.actor_optimiser.step()
@@ -41,9 +43,9 @@ class Reference:
             plain.follow(self.target_actor, self.actor, config.target_rate)
 
 
-@pytest.mark.parametrize("name", ["td3_bc", "gntd3_bc"])
+@pytest.mark.parametrize("name", ["td3_bc", "gntd3_bc", "td3_bc@alpha=none", "gntd3_bc@alpha=none"])
 def test_update_equals_a_plain_reference(name):
-    agent, reference = plain.compare(plain.small(CATALOGUE[name].config), Reference)
+    agent, reference = plain.compare(plain.small(preset(name).config), Reference)
     assert reference.count == plain.UPDATES
     plain.assert_same(agent.actor.network, reference.actor)
     plain.assert_same(agent.critic.network, *reference.critics.nets)
@@ -70,3 +72,15 @@ def test_a_terminated_row_does_not_bootstrap():
     batch = plain.from_rows(data, plain.TASK)
     far = batch._replace(next_obs=100 * batch.next_obs)
     torch.testing.assert_close(agent.measure(batch)["bellman_error"], agent.measure(far)["bellman_error"])
+
+
+def test_exploring_is_acting_with_noise_within_the_range_of_actions():
+    config = plain.small(CATALOGUE["td3_bc"].config, alpha=None)
+    agent = config.agent(plain.TASK, [torch.Generator().manual_seed(0)])
+    obs = plain.from_rows(plain.rows(), plain.TASK).obs[None]
+    assert torch.equal(agent.explore(obs, 0.0), agent.act(obs))
+    away = agent.explore(obs, 0.1) - agent.act(obs)
+    assert 0.08 < away.std() < 0.12
+    far = agent.explore(obs, 10.0)
+    assert far.abs().max() == 1
+    assert not torch.equal(far, agent.explore(obs, 10.0))  # fresh noise every time

@@ -1,4 +1,7 @@
-"""TD3+BC (Fujimoto & Gu 2021); with kfac set, GNTD3+BC (Ke, Zhang & Wen)."""
+"""TD3+BC (Fujimoto & Gu 2021); with kfac set, GNTD3+BC (Ke, Zhang & Wen).
+
+Without cloning (alpha none) it is TD3 (Fujimoto, van Hoof & Meger 2018), which explores and learns online.
+"""
 
 from dataclasses import dataclass
 
@@ -28,7 +31,7 @@ class TD3BC(Settings):
     policy_noise: float = 0.2  # standard deviation of the target policy's smoothing noise
     noise_clip: float = 0.5
     actor_every: int = 2  # critic updates per actor update
-    alpha: float = 2.5  # weight of the value, in units of its mean size, against cloning
+    alpha: float | None = 2.5  # weight of the value, in units of its mean size, against cloning; none: TD3
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
 
@@ -53,6 +56,11 @@ class TD3BCAgent(ActorCritic):
     def act(self, obs: Tensor) -> Tensor:
         return self.actor.network(self.normalise(obs)).tanh_()
 
+    def explore(self, obs: Tensor, noise: float) -> Tensor:
+        """Actions with normal noise of this standard deviation added, within their range."""
+        action = self.act(obs)
+        return action.add_(normal(self.generators, *action.shape[1:], std=noise)).clamp_(-1, 1)
+
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
         target = bellman.target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
@@ -74,14 +82,19 @@ class TD3BCAgent(ActorCritic):
         return self.target_critic.forward(next_obs[:, None], action.clamp_(-1, 1)[:, None])[..., 0].amin(1)
 
     def _improve(self, obs: Tensor, data_action: Tensor) -> None:
-        """One step of the actor down −λ E[Q₁(s, π(s))] + E[(π(s) − a)²], with λ = α / E|Q₁|."""
+        """One step of the actor down −λ E[Q₁(s, π(s))] + E[(π(s) − a)²], with λ = α / E|Q₁|; without α, down
+        −E[Q₁(s, π(s))] alone."""
         action = self.actor.forward(obs)
         value = self.first_critic.forward(obs, action)  # [seeds, batch, 1]
         self.first_critic.backward(1.0)
         slope = self.first_critic.input_signal(start=self.task.obs_dim)  # ∂Q₁/∂a [seeds, batch, action_dim]
-        scale = self.config.alpha / value.abs().mean((-2, -1), keepdim=True)  # λ
-        cloning = (action - data_action).mul_(2 / action[0].numel())
-        self.actor.backward(cloning.addcmul_(scale, slope, value=-1 / action.shape[1]))
+        if self.config.alpha is None:
+            signal = slope / -action.shape[1]
+        else:
+            scale = self.config.alpha / value.abs().mean((-2, -1), keepdim=True)  # λ
+            cloning = (action - data_action).mul_(2 / action[0].numel())
+            signal = cloning.addcmul_(scale, slope, value=-1 / action.shape[1])
+        self.actor.backward(signal)
         self.actor.step()
 
     def measure(self, transitions: Transitions) -> dict[str, Tensor]:

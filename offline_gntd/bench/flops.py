@@ -48,9 +48,7 @@ def curvature(n: int, widths: Widths, kfac: KFAC) -> float:
     for fan_in, fan_out in pairwise(widths):
         P, G = fan_in + 1, fan_out
         factors = n * (P * (P + 1) + G * (G + 1))  # one triangle of each
-        inverses = (
-            P**3 / 3 if G < NARROW else P**3
-        ) + G**3  # n³/3 for a Cholesky factor, 2n³/3 from there on
+        inverses = G**3 + (P**3 / 3 if G < NARROW else P**3)  # a Cholesky factor is a third of an inverse
         steps = 2 * P * P * G + 2 * P * G * G
         total += factors / kfac.factor_every + inverses / kfac.inverse_every + steps
     return total

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from statistics import median
@@ -19,8 +20,9 @@ class D3rlpy:
     algorithms = ("bc", "td3_bc", "bcq", "cql")
 
     def __init__(self, python: Path):
-        if subprocess.run([python, "-c", "import d3rlpy"], capture_output=True).returncode:
-            raise UserError(f"{python} has no d3rlpy; make such an environment with: make peers")
+        there = shutil.which(python)
+        if not there or subprocess.run([there, "-c", "import d3rlpy"], capture_output=True).returncode:
+            raise UserError(f"no Python with d3rlpy at {python}; make such an environment with: make peers")
         self.rates: dict[str, list[float]] = {}
         self._process = subprocess.Popen(
             [python, Path(__file__).with_name("d3rlpy_peer.py")],

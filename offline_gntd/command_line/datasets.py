@@ -2,10 +2,18 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from offline_gntd.datasets.splits import Size
+
+MUJOCO_OPTIONS = ("size", "steps", "algorithm", "set", "workers", "checkpoint_seconds")
 
 
 def add_commands(commands) -> None:
-    datasets = commands.add_parser("datasets", help="list, build, fetch, show, check and convert datasets")
+    datasets = commands.add_parser(
+        "datasets", help="list, build, extend, fetch, show, check and convert datasets"
+    )
     verbs = datasets.add_subparsers(dest="verb", metavar="VERB", required=True)
 
     verb = verbs.add_parser("list", help="every dataset there is, and which are here")
@@ -16,6 +24,16 @@ def add_commands(commands) -> None:
     verb.add_argument("--transitions", type=int, metavar="N", help="rows per dataset (default: by its name)")
     verb.add_argument("--seed", type=int, default=0, metavar="S")
     verb.add_argument("--force", action="store_true", help="replace a dataset built with other options")
+    verb.add_argument("--format", choices=("d4rl",), help="write a file in D4RL's v2 layout as well")
+    mujoco = verb.add_argument_group("MuJoCo splits", "hopper-medium-local …: one training per body")
+    mujoco.add_argument("--size", choices=("small", "full"), help="full: D4RL's (default: small)")
+    mujoco.add_argument("--steps", type=int, metavar="N", help="of the environment, to train for")
+    mujoco.add_argument("--algorithm", metavar="A", help="td3_bc, or gntd3_bc for Gauss-Newton critics")
+    mujoco.add_argument(
+        "--set", action="append", metavar="FIELD=VALUE", help="warm_up=5000 …; may be repeated"
+    )
+    mujoco.add_argument("--workers", type=int, metavar="W", help="bodies at once (default: all)")
+    mujoco.add_argument("--checkpoint-seconds", type=float, metavar="S", help="default: 60")
     verb.set_defaults(handler=build)
 
     verb = verbs.add_parser("show", help="a dataset's card: size, returns, references, provenance")
@@ -40,6 +58,16 @@ def add_commands(commands) -> None:
     verb.add_argument("--force", action="store_true", help="replace what is there")
     verb.set_defaults(handler=convert)
 
+    verb = verbs.add_parser("extend", help="more rows by the behaviour policy that a D4RL file stores")
+    verb.add_argument("name", metavar="FILE")
+    verb.add_argument(
+        "--transitions", type=int, default=200_000, metavar="N", help="new rows (default: 200000)"
+    )
+    verb.add_argument("--seed", type=int, default=0, metavar="S")
+    verb.add_argument("--env", metavar="E", help="what a file that does not say it was recorded in: hopper …")
+    verb.add_argument("--force", action="store_true", help="replace what is there")
+    verb.set_defaults(handler=extend)
+
 
 def _add_source(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("name", metavar="NAME_OR_FILE")
@@ -54,16 +82,53 @@ def list_datasets(args: argparse.Namespace) -> None:
 
 
 def build(args: argparse.Namespace) -> None:
-    import torch
-
+    from offline_gntd import processes
+    from offline_gntd.datasets import building, splits
     from offline_gntd.datasets.cards import headline
-    from offline_gntd.datasets.discrete import build, recipe_of
+    from offline_gntd.datasets.exchange import convert
+    from offline_gntd.errors import UserError
 
-    torch.set_num_threads(1)  # networks this small lose by more
+    processes.prepare()
     for name in args.names:
-        recipe_of(name)  # a wrong name stops before anything is built
+        building.recipe_of(name)  # a wrong name stops before anything is built
+    bodies = [name for name in args.names if name in splits.RECIPES]
+    only_theirs = [option for option in MUJOCO_OPTIONS if getattr(args, option) is not None]
+    if only_theirs and not bodies:
+        option = only_theirs[0].replace("_", "-")
+        raise UserError(f"--{option} is for MuJoCo splits, hopper-medium-local say; {args.names[0]} is none")
+    if bodies:
+        options = {"workers": args.workers, "checkpoint_seconds": args.checkpoint_seconds}
+        options = {option: value for option, value in options.items() if value is not None}
+        building.build_splits(bodies, _size(args), args.seed, args.force, **options)
     for name in args.names:
-        print(headline(build(name, args.transitions, args.seed, args.force)))
+        if name in bodies:
+            dataset = building.load(name)
+        else:
+            dataset = building.build(name, args.transitions, args.seed, args.force)
+        print(headline(dataset))
+        if args.format:
+            print(convert(name, args.format, replace=True))
+
+
+def _size(args: argparse.Namespace) -> "Size":
+    """What --size, --transitions, --steps, --algorithm and --set make of the amount to build."""
+    import dataclasses
+
+    from offline_gntd.configuration import replace
+    from offline_gntd.datasets.splits import SIZES
+    from offline_gntd.errors import UserError
+
+    size = SIZES[args.size or "small"]
+    if args.transitions is not None:
+        size = size.of_rows(args.transitions)
+    fields = {"steps": args.steps, "algorithm": args.algorithm}
+    practice = dataclasses.replace(size.practice, **{k: v for k, v in fields.items() if v is not None})
+    for setting in args.set or ():
+        field, separator, value = setting.partition("=")
+        if not separator:
+            raise UserError(f"--set takes field=value, not {setting!r}")
+        practice = replace(practice, field, value)
+    return dataclasses.replace(size, practice=practice)
 
 
 def show(args: argparse.Namespace) -> None:
@@ -97,3 +162,11 @@ def convert(args: argparse.Namespace) -> None:
     from offline_gntd.datasets.exchange import convert
 
     print(convert(args.name, args.format, args.env, args.episode_limit, args.force))
+
+
+def extend(args: argparse.Namespace) -> None:
+    from offline_gntd import processes
+    from offline_gntd.datasets.behaviour import extend
+
+    processes.prepare()
+    print(extend(args.name, args.transitions, args.seed, args.env, args.force))

@@ -96,13 +96,12 @@ def add_commands(commands) -> None:
 def quickstart(args: argparse.Namespace) -> int:
     """All in a folder of its own, so that the repository stays as it was."""
     os.environ.setdefault("OFFLINE_GNTD_HOME", "quickstart")
-    import torch
-
+    from offline_gntd import processes
     from offline_gntd.analysis import render
     from offline_gntd.datasets import build
     from offline_gntd.runs import experiments, grid
 
-    torch.set_num_threads(1)
+    processes.prepare()
     experiment = experiments.BUILT_IN["quickstart"]
     for name in experiment.datasets:
         build(name)
@@ -237,11 +236,10 @@ def _status_of_theory(as_json: bool) -> None:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    import torch
-
+    from offline_gntd import processes
     from offline_gntd.runs import stored_policy
 
-    torch.set_num_threads(1)
+    processes.prepare()
     outcome = stored_policy.evaluate(Path(args.run), args.episodes)
     print(f"{args.run}, step {outcome.step}: {outcome.text()}")
     return 0 if outcome.reproduced in (True, None) else 1

@@ -1,11 +1,14 @@
 """What a dataset says of itself, and what the doctor says of it, as text."""
 
+import dataclasses
+
 import numpy as np
 
-from offline_gntd.datasets import catalogue, conversion, discrete, download, flat, imported, minari_store
+from offline_gntd.datasets import built, catalogue, conversion, download, flat, imported, minari_store
+from offline_gntd.datasets.building import RECIPES
 from offline_gntd.datasets.check import Report
 from offline_gntd.datasets.dataset import Dataset
-from offline_gntd.datasets.discrete import RECIPES
+from offline_gntd.datasets.training import Practice
 
 HISTOGRAM_BINS = 10
 HISTOGRAM_WIDTH = 40
@@ -13,13 +16,12 @@ HISTOGRAM_WIDTH = 40
 
 def listing() -> str:
     """Every name there is, and which are here."""
-    ours = {discrete.minari_id(name) for name in RECIPES}
+    ours = {built.minari_id(name) for name in RECIPES}
     theirs = [identifier for identifier in minari_store.local_ids() if identifier not in ours]
     lines = ["      built with: offline-gntd datasets build NAME"]
     for name, recipe in RECIPES.items():
-        lines.append(
-            f"{_here(discrete.path(name).exists())}{name:<32} {recipe.transitions:>8,} rows by default"
-        )
+        lines.append(f"{_here(built.path(name).exists())}{name:<32} {recipe.transitions:>8,} rows by default")
+    lines.append("      a -medium-replay-local set has as many as its training took to reach that level")
     lines += ["", "      D4RL, got with: offline-gntd datasets fetch NAME"]
     for entry in catalogue.entries().values():
         here = download.is_here(entry) or flat.folder(entry.id).exists()
@@ -109,7 +111,12 @@ def provenance(dataset: Dataset) -> list[str]:
     else:
         version = f", {dataset.version}" if dataset.version else ""
         lines = [f"origin        {dataset.origin}{version}: {dataset.source}"]
-        facts = {"file sha256": "sha256", "rows stored": "steps", "boundaries": "boundaries"}
+        facts = {
+            "file sha256": "sha256",
+            "rows stored": "steps",
+            "boundaries": "boundaries",
+            "level": "level",
+        }
         for title, key in facts.items():
             if key in dataset.provenance:
                 lines.append(f"{title:<13} {dataset.provenance[key]}")
@@ -120,11 +127,17 @@ def provenance(dataset: Dataset) -> list[str]:
 
 def _building(dataset: Dataset) -> list[str]:
     facts = dataset.provenance
-    options = f"--transitions {facts['transitions']} --seed {facts['seed']}"
-    lines = [f"built by      offline-gntd datasets build {dataset.name} {options}"]
+    fields = [field.name for field in dataclasses.fields(Practice)]
+    options = {key: facts[key] for key in ("transitions", "seed", *fields) if key in facts}
+    lines = [f"built by      offline-gntd datasets build {dataset.name} {built.words(options)}"]
     lines.append(f"level         {facts['level']}")
+    if "training" in facts:
+        training = facts["training"]
+        times = ", ".join(f"{part} {seconds:,.0f}" for part, seconds in training["seconds"].items())
+        amounts = f"{facts['steps']:,} steps, {training['updates']:,} updates"
+        lines.append(f"training      {amounts}; seconds: {times}")
     for title, key in (("trainings", "trainings"), ("not used", "missed")):
-        for training in facts[key]:
+        for training in facts.get(key, ()):
             lines.append(
                 f"{title:<13} seed {training['seed']}: {training['rows']:,} rows, "
                 f"greedy return at the end {training['greedy_return']:.1f}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from offline_gntd.datasets import catalogue, conversion, d4rl, discrete, hdf5, loading, minari_store
+from offline_gntd.datasets import building, built, catalogue, conversion, d4rl, hdf5, loading, minari_store
 from offline_gntd.datasets.d4rl import Recording
 from offline_gntd.datasets.dataset import About
 from offline_gntd.datasets.download import locate
@@ -69,9 +69,7 @@ def check(source: str | Path, env: str | None = None, episode_limit: int | None 
         entry = catalogue.entries()[str(source)]
         return _check_file(locate(entry), entry.id, env, episode_limit)
     if kind == "built":
-        return _check_minari(
-            discrete.existing(str(source)), str(source), discrete.recipe_of(str(source)).task
-        )
+        return _check_minari(built.existing(str(source)), str(source), building.recipe_of(str(source)).task)
     return _check_minari(minari_store.find(str(source)), str(source), None, env)
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ NOTE = "d4rl"  # the key of a conversion among our notes in Minari's metadata
 BESIDE = "d4rl.hdf5"  # what Minari has no place for
 NAMESPACE = "d4rl-files"  # never Minari's own D4RL/…
 INFOS = "infos/"
+NOTES = f"{minari_store.OURS}_notes"  # an attribute of the files we write
 
 
 def minari_id(name: str) -> str:
@@ -104,35 +106,59 @@ def recording_in(folder: Path, about: About) -> tuple[Recording, About]:
 
 def to_d4rl(minari_folder: Path, name: str, task: Task, replace: bool = False) -> Path:
     """Write a Minari dataset as a file in D4RL's layout, v2's unless it was converted from another."""
-    import h5py
-
     path = home() / "datasets" / "converted" / f"{name}.hdf5"
     _refuse_to_replace(path, replace)
-    if NOTE in minari_store.notes_of(minari_folder):
-        columns: Mapping[str, Any] = columns_in(minari_folder)
-        noted = None
+    notes = minari_store.notes_of(minari_folder)
+    if NOTE in notes:
+        write_d4rl(path, columns_in(minari_folder))
     else:
-        columns = _v2_columns(minari_folder, task)
-        noted = json.dumps(dataclasses.asdict(task))
-    with writing(path) as temporary, h5py.File(temporary, "w") as file:
-        for key, value in columns.items():
-            file.create_dataset(key, data=value, compression="gzip" if np.ndim(value) else None)
-        if noted:
-            file.attrs[minari_store.OURS] = noted
+        level = {"level": notes["level"]} if "level" in notes else {}
+        write_d4rl(path, _v2_columns(minari_folder, task), task, level)
     return path
 
 
+def write_d4rl(
+    path: Path,
+    columns: Mapping[str, Any],
+    task: Task | None = None,
+    notes: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """A file in D4RL's layout, with a note of its task and what else is to be known of it."""
+    import h5py
+
+    with writing(path) as temporary, h5py.File(temporary, "w") as file:
+        for key, value in columns.items():
+            file.create_dataset(key, data=value, compression="gzip" if np.ndim(value) else None)
+        if task:
+            file.attrs[minari_store.OURS] = json.dumps(dataclasses.asdict(task))
+        if notes:
+            file.attrs[NOTES] = json.dumps(dict(notes))
+
+
 def task_noted_in(path: Path) -> Task | None:
-    """The task a file says it is of, where `to_d4rl` wrote it."""
+    """The task a file says it is of, where we wrote it."""
+    try:
+        task = Task(**_attribute(path, minari_store.OURS))
+    except TypeError:
+        return None
+    return task if isinstance(task.obs_dim, int) and isinstance(task.env_id, str) else None
+
+
+def notes_in(path: Path) -> dict[str, Any]:
+    """What else we noted in a file that we wrote."""
+    return _attribute(path, NOTES)
+
+
+def _attribute(path: Path, name: str) -> dict[str, Any]:
     import h5py
 
     hdf5.check_is_file(path)
     try:
         with h5py.File(path, "r", locking=False) as file:
-            task = Task(**json.loads(file.attrs[minari_store.OURS]))
+            value = json.loads(file.attrs[name])
     except Exception:  # no such note, or a damaged file, which is for its reader to say
-        return None
-    return task if isinstance(task.obs_dim, int) and isinstance(task.env_id, str) else None
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _v2_columns(folder: Path, task: Task) -> dict[str, np.ndarray]:

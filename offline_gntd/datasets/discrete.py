@@ -6,20 +6,17 @@ medium-replay  all samples of agents stopped at the first evaluation 40–60 % o
 
 import dataclasses
 import math
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from offline_gntd.datasets import flat, minari_store
-from offline_gntd.datasets.dataset import About, Dataset, Missing
+from offline_gntd.datasets import built
+from offline_gntd.datasets.dataset import Dataset
 from offline_gntd.datasets.online import Collection, Training, Verdict, train
-from offline_gntd.errors import UserError, unknown
+from offline_gntd.errors import UserError
 from offline_gntd.files import require_writable
 from offline_gntd.tasks import Task
 
@@ -88,20 +85,14 @@ def build(
     quiet: bool = False,
 ) -> Dataset:
     """Build a named set, or return it if it is already there as asked for."""
-    recipe = recipe_of(name)
+    recipe = RECIPES[name]
     transitions = recipe.transitions if transitions is None else transitions
     if transitions < 1:
         raise UserError(f"--transitions must be at least 1, not {transitions}")
     options = {"transitions": transitions, "seed": seed}
-    if path(name).exists() and not force:
-        dataset = load(name)
-        built = {key: dataset.provenance.get(key) for key in options}
-        if built != options:
-            raise UserError(
-                f"{name} was built with {_words(built)}, not {_words(options)}; --force builds it again"
-            )
-        return dataset
-    require_writable(path(name))
+    if not force and built.is_built(name, recipe.task, options):
+        return built.load(name, recipe.task)
+    require_writable(built.path(name))
     collection = collection or Collection()
     with tqdm(total=transitions, desc=name, unit="row", disable=quiet) as bar:
         trainings, missed = collect(recipe, transitions, seed, collection, bar)
@@ -111,61 +102,10 @@ def build(
         "trainings": [_account(training) for training in trainings],
         "missed": [_account(training) for training in missed],
         "collection": dataclasses.asdict(collection),
-        "versions": {p: version(p) for p in ("offline_gntd", "torch", "gymnasium", "minari", "numpy")}
-        | {"python": platform.python_version()},
+        "versions": built.versions(),
     }
-    store(name, recipe.task, rows, ends, provenance)
-    return load(name)
-
-
-def path(name: str) -> Path:
-    return minari_store.root() / minari_id(name)
-
-
-def existing(name: str) -> Path:
-    if not path(name).exists():
-        raise Missing(f"{name} is not built yet; build it with: offline-gntd datasets build {name}")
-    return path(name)
-
-
-def minari_id(name: str) -> str:
-    return f"{name}-v0"
-
-
-def store(name: str, task: Task, rows: np.ndarray, ends: np.ndarray, provenance: dict[str, Any]) -> None:
-    """Rows of a built set as a Minari dataset under our id."""
-    minari_store.write(
-        path(name), minari_id(name), task, minari_store.buffers_of(rows, ends, task), provenance
-    )
-
-
-def load(name: str) -> Dataset:
-    """A built set from its flat cache, which is made anew from the Minari dataset if need be."""
-    task = recipe_of(name).task
-    key = minari_store.fingerprint(existing(name))
-
-    def make() -> Dataset:
-        totals: list[tuple[float, int]] = []
-        try:
-            about = About(
-                name=name,
-                task=task,
-                origin="built",
-                source=name,
-                provenance=minari_store.notes_of(path(name)),
-            )
-            rows = minari_store.transitions(path(name), task, totals)
-            return flat.write(flat.folder(name), about, key, rows, totals)
-        except UserError as error:
-            raise UserError(f"{error}. Mend with: offline-gntd datasets build {name} --force") from error
-
-    return flat.cached(flat.folder(name), key, make)
-
-
-def recipe_of(name: str) -> Recipe:
-    if name not in RECIPES:
-        raise unknown("dataset", name, RECIPES, "See: offline-gntd datasets list")
-    return RECIPES[name]
+    built.store(name, recipe.task, rows, ends, provenance)
+    return built.load(name, recipe.task)
 
 
 def collect(
@@ -218,7 +158,3 @@ def _show(bar: tqdm, number: int) -> Callable[[int, list[float]], None]:
         bar.set_postfix_str(f"training {number + 1}, step {steps:,}, greedy return {greedy_returns[-1]:.1f}")
 
     return progress
-
-
-def _words(options: dict[str, Any]) -> str:
-    return ", ".join(f"--{key} {value}" for key, value in options.items())

@@ -6,7 +6,17 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from offline_gntd.datasets import catalogue, conversion, d4rl, discrete, download, hdf5, loading, minari_store
+from offline_gntd.datasets import (
+    building,
+    built,
+    catalogue,
+    conversion,
+    d4rl,
+    download,
+    hdf5,
+    loading,
+    minari_store,
+)
 from offline_gntd.datasets.fingerprints import sha256_of
 from offline_gntd.datasets.names import safe
 from offline_gntd.errors import UserError, unknown
@@ -19,7 +29,7 @@ def fetch(name: str, from_file: Path | None = None, quiet: bool = False) -> Path
     entry = catalogue.entries().get(name)
     if entry:
         return download.adopt(entry, from_file) if from_file else download.fetch(entry, quiet)
-    if name in discrete.RECIPES:
+    if name in building.RECIPES:
         raise UserError(f"{name} is not fetched but built, with: offline-gntd datasets build {name}")
     if not minari_store.is_id(name) or "/" not in name:
         raise unknown("dataset", name, catalogue.entries(), "See: offline-gntd datasets list")
@@ -42,9 +52,9 @@ def convert(
         raise UserError(f"{source} is in that format already; convert takes --format minari or d4rl")
     if to == "minari":
         return _to_minari(str(source), kind, env, episode_limit, replace)
-    folder = minari_store.find(str(source)) if kind == "minari" else discrete.existing(str(source))
+    folder = minari_store.find(str(source)) if kind == "minari" else built.existing(str(source))
     if kind == "built":
-        task = discrete.load(str(source)).task
+        task = building.recipe_of(str(source)).task
     else:
         task = minari_store.task_in(folder, env)
     return str(conversion.to_d4rl(folder, safe(str(source)), task, replace))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from offline_gntd import extensions
-from offline_gntd.datasets import catalogue, discrete
+from offline_gntd.datasets import building, catalogue
 from offline_gntd.datasets.names import safe
 from offline_gntd.errors import UserError
 
@@ -24,7 +24,7 @@ class Source:
 
 
 def sources() -> dict[str, Source]:
-    own = extensions.own("DATASETS", [*discrete.RECIPES, *catalogue.entries()])
+    own = extensions.own("DATASETS", [*building.RECIPES, *catalogue.entries()])
     for name, source in own.items():
         if not isinstance(source, Source):
             raise UserError(f"DATASETS[{name!r}] must be a Source, not {type(source).__name__}")

@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from offline_gntd import extensions
-from offline_gntd.datasets import catalogue, conversion, d4rl, discrete, flat, hdf5, imported, minari_store
+from offline_gntd.datasets import building, catalogue, conversion, d4rl, flat, hdf5, imported, minari_store
 from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.d4rl import Recording
 from offline_gntd.datasets.dataset import About, Dataset, Missing
@@ -41,7 +41,7 @@ def load(
         return _load_dict(source, env, episode_limit)
     kind = kind_of(source)
     if kind == "built":
-        return discrete.load(str(source))
+        return building.load(str(source))
     if kind == "d4rl":
         return _load_d4rl(catalogue.entries()[str(source)], env)
     if kind == "minari":
@@ -57,7 +57,7 @@ def kind_of(source: str | Path) -> str:
     D4RL's ids and ours come first, so that nothing else is ever taken for one of them.
     """
     name = str(source)
-    if isinstance(source, str) and name in discrete.RECIPES:
+    if isinstance(source, str) and name in building.RECIPES:
         return "built"
     if isinstance(source, str) and name in catalogue.entries():
         return "d4rl"
@@ -73,7 +73,7 @@ def kind_of(source: str | Path) -> str:
             return "minari"
         if "/" in name:
             raise Missing(f"{name} is not here; fetch it with: offline-gntd datasets fetch {name}")
-    known = [*discrete.RECIPES, *catalogue.entries(), *imported.sources(), *minari_store.local_ids()]
+    known = [*building.RECIPES, *catalogue.entries(), *imported.sources(), *minari_store.local_ids()]
     raise unknown("dataset", name, known, "See: offline-gntd datasets list")
 
 
@@ -154,7 +154,7 @@ def _refuse_contradiction(name: str, environment: str, env: str | None) -> None:
 def name_of(path: Path, identity: Identity) -> str:
     """A file's own name; never one that stands for something else."""
     name = safe(path.stem)
-    taken = name in discrete.RECIPES or name in catalogue.entries()
+    taken = name in building.RECIPES or name in catalogue.entries()
     return f"{name}-file" if taken and not (identity.entry and identity.entry.id == name) else name
 
 
@@ -172,7 +172,8 @@ def _load_file(path: Path, env: str | None, episode_limit: int | None) -> Datase
     sha256, full = sha256_of(path), str(path.resolve())
     key = identity.key(sha256)
     name = name_of(path, identity)
-    about = identity.about(name=name, source=full, provenance={"file": full, "sha256": sha256})
+    facts = conversion.notes_in(path) | {"file": full, "sha256": sha256}
+    about = identity.about(name=name, source=full, provenance=facts)
     folder = flat.folder(f"{name}-{hashlib.sha256(full.encode()).hexdigest()[:8]}")
     return flat.cached(folder, key, lambda: _cache_file(path, identity, about, folder, key))
 

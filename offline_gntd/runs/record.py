@@ -2,21 +2,17 @@
 
 import csv
 import io
-import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from offline_gntd import tensors
 from offline_gntd.errors import UserError
-from offline_gntd.files import read_json, remove, write_bytes, write_json, write_text
+from offline_gntd.files import read_json, remove, write_json, write_text
 
 FINISHED = ("done", "diverged")  # a diverged run is a result
 LOG = "run.log"  # what the run and what failed in it said, of every attempt
-
-
-class Unreadable(UserError):
-    """A checkpoint that a failing disk left: not what was written."""
 
 
 class Record:
@@ -62,17 +58,11 @@ class Record:
             "description": self.description,
             "timing": timing,
         }
-        buffer = io.BytesIO()  # torch.save to a file hides that the disk is full
-        torch.save(content, buffer)
-        write_bytes(self._checkpoint(step), buffer.getbuffer())
+        tensors.save(self._checkpoint(step), content)
 
     def resume(self, step: int) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
         """Go back to the checkpoint of a step: rows measured after it are forgotten."""
-        path = self._checkpoint(step)
-        try:
-            content = torch.load(path, weights_only=True)
-        except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-            raise Unreadable(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+        content = tensors.load(self._checkpoint(step))
         self.scores, self.metrics = content["scores"], content["metrics"]
         self.description = content["description"]
         return content["state"], content["timing"]

@@ -22,7 +22,8 @@ from offline_gntd.datasets import Dataset, load
 from offline_gntd.datasets.environments import Evaluator
 from offline_gntd.runs import provenance
 from offline_gntd.runs.experiments import Cell
-from offline_gntd.runs.record import Record, Unreadable, read_description
+from offline_gntd.runs.record import Record, read_description
+from offline_gntd.tensors import Unreadable
 from offline_gntd.transitions import sample
 
 LARGEST_VALUE = 1e6  # |Q| past this has diverged
@@ -221,6 +222,7 @@ class Run:
             "dataset_origin": dataset.origin,
             "dataset_stands_for": dataset.stands_for,
             "dataset_version": dataset.version,
+            "dataset_level": dataset.provenance.get("level"),
             "dataset_score": dataset.task.score(float(dataset.episode_returns.mean())),
             "env_id": dataset.task.env_id,
             "task": dataclasses.asdict(dataset.task),

@@ -5,13 +5,13 @@ import faulthandler
 import multiprocessing
 import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from offline_gntd.processes import end_with_parent
 from offline_gntd.runs.attempt import Ending, Options, Progress, attempt, died
 from offline_gntd.runs.experiments import Cell
 
@@ -105,7 +105,7 @@ def _why(exit_code: int) -> str:
 def _work(connection: Connection, options: Options) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     faulthandler.enable()
     with contextlib.suppress(EOFError):
         while True:
@@ -119,9 +119,3 @@ def _tell(connection: Connection, event: Progress | Ending) -> None:
         connection.send(event)
     except OSError:
         os._exit(1)  # nobody is left to hear it, and that is no failure of the run
-
-
-def _end_with_parent() -> None:
-    """A worker does not outlive the grid, however that ended; its checkpoint is as good as ever."""
-    multiprocessing.parent_process().join()
-    os._exit(1)

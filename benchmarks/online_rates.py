@@ -1,0 +1,63 @@
+"""How fast an online training goes, against its two parts alone: python benchmarks/online_rates.py [BODY …]
+
+Environment steps and updates per CPU second: of environments with actions at hand, of updates with rows at
+hand, and of a training that does both by turns. The least time of a training is the sum of the parts'.
+"""
+
+import dataclasses
+import sys
+import time
+
+from offline_gntd import processes
+from offline_gntd.datasets.locomotion import LOCOMOTION
+from offline_gntd.datasets.streams import Streams
+from offline_gntd.datasets.training import Practice, Training
+from offline_gntd.noise import uniform
+from offline_gntd.transitions import sample
+
+STEPS = 1_000  # measured
+WARM_UP = 50  # updates
+PRACTICE = dataclasses.replace(Practice(), steps=3 * STEPS, warm_up=2 * STEPS)
+
+
+def seconds(work) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def measure(body: str) -> str:
+    task = LOCOMOTION[body].task()
+    training = Training(task, PRACTICE, seed=0)
+    for _ in range(PRACTICE.warm_up // PRACTICE.environments):
+        training.live()
+    streams = Streams(task, (1, 0), STEPS // PRACTICE.environments, PRACTICE.environments)
+    actions = uniform(
+        training.generators, STEPS // PRACTICE.environments, PRACTICE.environments, task.action_dim
+    )
+    environments = seconds(lambda: [streams.step(action) for action in actions[0]])
+    rows, batch = training.steps.rows.flatten(0, 1), training.agent.config.batch_size
+    count = int(STEPS * PRACTICE.updates_per_step)
+    draw = lambda: sample(rows, task, batch, training.generators)  # noqa: E731
+    for _ in range(WARM_UP):
+        training.agent.update(draw())
+    updates = seconds(lambda: [training.agent.update(draw()) for _ in range(count)])
+    training.agent.updates.zero_()
+
+    def practise() -> None:
+        while training.step < PRACTICE.steps:
+            training.live()
+            training.learn()
+
+    both = seconds(practise)
+    return (
+        f"{body:<12} alone {STEPS / environments:6,.0f} steps/s, {count / updates:4,.0f} updates/s; "
+        f"together {STEPS / both:4,.0f} steps/s, {count / both:4,.0f} updates/s: "
+        f"{(environments + updates) / both:.0%} of the sum's rate"
+    )
+
+
+if __name__ == "__main__":
+    processes.prepare()
+    for body in sys.argv[1:] or LOCOMOTION:
+        print(measure(body), flush=True)

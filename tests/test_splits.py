@@ -1,0 +1,329 @@
+"""MuJoCo splits built from scratch: what they hold, the same bytes again, killed or not."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from offline_gntd.command_line import main
+from offline_gntd.datasets import Missing, build, build_splits, building, load, splits, training
+from offline_gntd.datasets.check import check
+from offline_gntd.datasets.locomotion import LOCOMOTION
+from offline_gntd.datasets.splits import SIZES, Material, Order, Size
+from offline_gntd.datasets.streams import Steps, Streams, roll_out
+from offline_gntd.datasets.training import Practice, Snapshot, Training
+from offline_gntd.errors import UserError
+from offline_gntd.runs.experiments import BUILT_IN, Cell, Protocol
+from offline_gntd.runs.run import Run
+
+SMALL = "@widths=16x16@batch_size=16"
+QUICK = Practice(
+    algorithm="td3_bc" + SMALL,
+    steps=400,
+    environments=4,
+    updates_per_step=0.5,
+    warm_up=200,
+    evaluate_every=100,
+    evaluate_episodes=2,
+)
+FLAGS = ["--steps", "400", "--algorithm", QUICK.algorithm, "--transitions", "301"]
+for field in ("environments", "updates_per_step", "warm_up", "evaluate_every", "evaluate_episodes"):
+    FLAGS += ["--set", f"{field}={getattr(QUICK, field)}"]
+HOPPER = LOCOMOTION["hopper"].task()
+
+
+@pytest.fixture
+def quick():
+    return Size(QUICK, 301, 301)
+
+
+def random_actions(task, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return lambda obs: torch.rand(1, obs.shape[1], task.action_dim, generator=generator) * 2 - 1
+
+
+def returns_of(*scores):
+    """Snapshots with these scores."""
+    span = HOPPER.reference_max - HOPPER.reference_min
+    return [
+        Snapshot(100 * i, HOPPER.reference_min + score / 100 * span, torch.empty(0))
+        for i, score in enumerate(scores)
+    ]
+
+
+# ---- what was lived ----
+
+
+def test_steps_as_episodes_hold_every_step_once_in_the_order_they_began():
+    task = LOCOMOTION["hopper"].task()
+    rows = torch.arange(12.0).view(6, 2, 1).expand(6, 2, 27).clone()  # round · 2 + environment
+    rows[..., -1] = 0
+    truncated = torch.zeros(6, 2, dtype=torch.bool)
+    rows[1, 0, -1], truncated[3, 0], rows[2, 1, -1] = 1, True, 1
+    steps = Steps(rows, truncated)
+    kept, ends = steps.episodes(12)
+    assert kept[:, 0].tolist() == [0, 2, 1, 3, 5, 4, 6, 7, 9, 11, 8, 10]
+    assert ends.tolist() == [2, 5, 7, 10, 12]
+    kept, ends = steps.episodes(5)  # three rounds of the first, two of the second
+    assert kept[:, 0].tolist() == [0, 2, 1, 3, 4]
+    assert ends.tolist() == [2, 4, 5]
+    assert steps.episodes(1)[1].tolist() == [1]
+    rewards = rows[..., task.obs_dim + task.action_dim]
+    wanted = [rewards[:2, 0].sum(), rewards[2:4, 0].sum(), rewards[:3, 1].sum()]
+    assert steps.whole_returns(task).tolist() == wanted
+
+
+@pytest.mark.parametrize("body", LOCOMOTION)
+def test_streams_keep_what_happened_and_go_on_after_a_stop(body, capfd):
+    task = LOCOMOTION[body].task()
+    whole = roll_out(task, random_actions(task), 120, (5, 0), environments=2)
+    rows, ends = whole.episodes(120)
+    o, a = task.obs_dim, task.action_dim
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        np.testing.assert_array_equal(rows[start : end - 1, o + a + 1 : -1], rows[start + 1 : end, :o])
+        assert not rows[start : end - 1, -1].any()
+    starts = rows[[0, *ends[:-1]], :o]
+    assert len(np.unique(starts, axis=0)) == len(starts)  # every episode starts elsewhere
+    act, first = random_actions(task), Streams(task, (5, 0), 60, 2)
+    for _ in range(33):
+        first.step(act(first.obs[None])[0])
+    second = Streams(task, (5, 0), 60, 2)
+    second.resume(Steps(first.kept.rows[:33], first.kept.truncated[:33]))
+    while second.rounds < 60:
+        second.step(act(second.obs[None])[0])
+    assert torch.equal(second.kept.rows, whole.rows)
+    assert torch.equal(second.kept.truncated, whole.truncated)
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_a_time_limit_is_no_termination():
+    task = dataclasses.replace(LOCOMOTION["halfcheetah"].task(), env_options={"max_episode_steps": 7})
+    steps = roll_out(task, random_actions(task), 40, (0, 0), environments=2)
+    assert not steps.rows[..., -1].any()
+    assert steps.truncated.nonzero()[:, 0].tolist() == [6, 6, 13, 13]
+    assert len(steps.whole_returns(task)) == 4
+
+
+# ---- the levels ----
+
+
+@pytest.mark.parametrize(
+    ("scores", "medium", "expert"),
+    [
+        ([1, 20, 34, 90, 60], 2, 3),  # 34 is nearest to 30 of those up to the first past it
+        ([1, 28, 60, 90, 31], 1, 3),  # 31 came too late
+        ([1, 2, 90], 1, 2),
+        ([5], 0, 0),
+        ([-5, -2, -4], 1, 1),  # never as good as random
+        ([9, 3, 9], 0, 0),
+    ],
+)
+def test_medium_and_expert(scores, medium, expert):
+    snapshots = returns_of(*scores)
+    assert splits.medium(snapshots, HOPPER) is snapshots[medium]
+    assert splits.expert(snapshots) is snapshots[expert]
+
+
+def test_full_size_is_d4rl_s():
+    full = SIZES["full"]
+    assert full.practice.steps == full.transitions == 1_000_000
+    assert splits.RECIPES["hopper-medium-expert-local"].rows(full) == 2_000_000
+    assert full.rolled_out == 1_000_000
+    small = SIZES["small"]
+    assert (small.practice.steps, small.transitions, small.mixed_transitions) == (300_000, 200_000, 200_000)
+
+
+# ---- the sets ----
+
+
+def test_all_splits_of_a_body_from_one_training(quick, monkeypatch, capsys):
+    names = [name for name in splits.RECIPES if name.startswith("hopper")]
+    sets = dict(zip(names, build_splits(names, quick, quiet=True), strict=True))
+    random, medium, medium_replay, medium_expert, expert, full_replay = sets.values()
+    assert [len(s) for s in (random, medium, medium_expert, expert)] == [301] * 4
+    rows = {name: {row.tobytes() for row in s.rows.numpy()} for name, s in sets.items()}
+    assert len(full_replay) == 400 == len(rows["hopper-full-replay-local"])
+    assert len(medium_replay) % 100 == 0
+    assert rows["hopper-medium-replay-local"] <= rows["hopper-full-replay-local"]
+    halves = [rows["hopper-medium-expert-local"] & rows[f"hopper-{p}-local"] for p in ("medium", "expert")]
+    assert len(halves[0] | halves[1]) == len(rows["hopper-medium-expert-local"])
+    assert medium.rows[:20].equal(medium_expert.rows[:20])
+    assert not rows["hopper-random-local"] & rows["hopper-full-replay-local"]
+    for dataset in sets.values():
+        assert (dataset.origin, dataset.task.env_id) == ("built", "Hopper-v4")
+        assert check(dataset.name).verdict == "sound"
+        assert dataset.transitions.action.abs().max() <= 1
+    assert medium.provenance["steps"] == 400
+    assert medium.provenance["training"]["updates"] == 100
+
+    # whatever was trained is not trained again
+    monkeypatch.setattr(Training, "live", None)
+    assert build("hopper-medium-local", size=quick, force=True, quiet=True).sha256 == medium.sha256
+    with pytest.raises(UserError, match=r"built with --transitions 301, not --transitions 300; --force"):
+        build("hopper-medium-local", 300, size=quick, quiet=True)
+    assert main(["datasets", "build", "hopper-medium-local", *FLAGS, "--format", "d4rl"]) == 0
+    headline, file = capsys.readouterr().out.splitlines()
+    assert "301 transitions" in headline
+    converted = load(file)
+    assert converted.task == medium.task
+    assert converted.provenance["level"] == medium.provenance["level"]
+    # D4RL's layout has no next observation at a timeout: those rows are lost in it, and the last one
+    assert {row.tobytes() for row in converted.rows.numpy()[:, : 11 + 3 + 1]} <= {
+        row.tobytes() for row in medium.rows.numpy()[:, : 11 + 3 + 1]
+    }
+
+
+def test_levels_are_said_on_the_card_and_in_the_results(quick, capsys):
+    order = Order("hopper", quick)
+    trained = Training(order.task, quick.practice, 0)
+    trained.run()
+    policies = Material(order, trained, lambda state, steps: None).policies
+    build_splits(["hopper-medium-local", "hopper-medium-replay-local"], quick, quiet=True)
+    greedy = f"scored {HOPPER.score(policies['medium'].greedy_return):.1f} at step"
+    main(["datasets", "show", "hopper-medium-local"])
+    card = capsys.readouterr().out
+    assert f"{greedy} {policies['medium'].step} of 400 without noise" in card
+    assert "--steps 400" in card
+    steps = Material(order, trained, lambda state, steps: None).rolled_out("medium")
+    assert f"medium policy, score {HOPPER.score(steps.whole_returns(HOPPER).mean()):.1f}" in card
+    assert greedy in load("hopper-medium-replay-local").provenance["level"]
+    protocol = Protocol(steps=2, evaluate_every=2, evaluate_episodes=1)
+    run = Run(Cell("table2-local", "hopper-medium-local", "bc@batch_size=8", (0,), protocol))
+    run.execute()
+    assert run.records[0].description["dataset_level"] == load("hopper-medium-local").provenance["level"]
+
+
+def test_table2_local_names_sets_that_can_be_built():
+    assert set(BUILT_IN["table2-local"].datasets) < set(building.RECIPES)
+    with pytest.raises(Missing, match="datasets build walker2d-expert-local"):
+        load("walker2d-expert-local")
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("algorithm", ["td3_bc", "gntd3_bc"])
+def test_a_training_of_a_seed_is_the_same_stopped_or_not(algorithm, monkeypatch, tmp_path):
+    practice = dataclasses.replace(QUICK, algorithm=algorithm + SMALL)
+
+    def trained(place, seed, *stops):
+        monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / place))
+        for stop in stops:
+
+            def report(training, stop=stop):
+                if training.step == stop:
+                    raise Stopped
+
+            with pytest.raises(Stopped):
+                Training(HOPPER, practice, seed).run(report, checkpoint_seconds=0)
+        last = Training(HOPPER, practice, seed)
+        last.run(checkpoint_seconds=0)
+        return last
+
+    whole, other = trained("whole", 0), trained("other", 1)
+    again = trained("stopped", 0, 204, 304)
+    assert torch.equal(again.steps.rows, whole.steps.rows)
+    assert torch.equal(again.steps.truncated, whole.steps.truncated)
+    for one, two in zip(again.snapshots, whole.snapshots, strict=True):
+        assert (one.step, one.greedy_return) == (two.step, two.greedy_return)
+        assert torch.equal(one.weights, two.weights)
+    assert not torch.equal(other.steps.rows, whole.steps.rows)
+
+
+def test_killed_and_resumed_the_data_is_the_same(quick, monkeypatch, tmp_path):
+    names = ["hopper-medium-local", "hopper-medium-replay-local", "hopper-full-replay-local"]
+    size = dataclasses.replace(quick, practice=dataclasses.replace(QUICK, steps=1_200))
+    command = [sys.executable, "-m", "offline_gntd", "datasets", "build", *names, *FLAGS, "--steps", "1200"]
+    environment = os.environ | {"OFFLINE_GNTD_HOME": str(tmp_path / "killed")}
+    process = subprocess.Popen(
+        [*command, "--checkpoint-seconds", "0"], env=environment, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 300
+    while len(list((tmp_path / "killed").glob("datasets/trainings/*/steps-*.pt"))) < 60:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    folder = next((tmp_path / "killed").glob("datasets/trainings/*"))
+    rounds = torch.load(folder / "checkpoint.pt", weights_only=True)["rounds"]
+    assert 50 < rounds < 300  # it was learning
+    sums = {}
+    for place in ("killed", "whole"):
+        monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / place))
+        sums[place] = [dataset.sha256 for dataset in build_splits(names, size, quiet=True)]
+    assert sums["killed"] == sums["whole"]
+
+
+@pytest.mark.slow
+def test_bodies_built_at_once_are_those_built_alone(quick, monkeypatch, tmp_path):
+    names = ["hopper-medium-local", "walker2d-medium-local", "halfcheetah-expert-local"]
+    monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / "together"))
+    together = [dataset.sha256 for dataset in build_splits(names, quick, workers=2, quiet=True)]
+    monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / "alone"))
+    assert together == [build_splits([name], quick, quiet=True)[0].sha256 for name in names]
+
+
+def test_a_damaged_training_is_said_and_not_trusted(quick):
+    build_splits(["hopper-random-local"], quick, quiet=True)
+    folder = Training(HOPPER, QUICK, 0).folder
+    (folder / "checkpoint.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(UserError, match="is damaged; remove its folder"):
+        build_splits(["hopper-expert-local"], quick, quiet=True)
+
+
+def test_nothing_pickled_is_run(quick, tmp_path):
+    trained = Training(HOPPER, QUICK, 0)
+    trained.folder.mkdir(parents=True)
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    torch.save({"rounds": Evil()}, trained.folder / "checkpoint.pt")
+    with pytest.raises(UserError, match="is damaged"):
+        trained.run()
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["hopper-medum-local"], "did you mean 'hopper-medium-local'"),
+        (["hopper-medium-local", "--steps", "10"], "warm_up of 10000 steps leaves none of 10"),
+        (["hopper-medium-local", "--steps", "100001"], "multiple of the 10 environments"),
+        (["hopper-medium-local", "--transitions", "1"], "at least 2, not 1"),
+        (["hopper-medium-local", "--seed", "-1"], "at least 0, not -1"),
+        (["hopper-medium-local", "--workers", "0"], "--workers must be at least 1"),
+        (["hopper-medium-local", "--algorithm", "cql"], "not by cql"),
+        (["hopper-medium-local", "--algorithm", "td4"], "no algorithm 'td4'"),
+        (["hopper-medium-local", "--set", "warmup=0"], "did you mean 'warm_up'"),
+        (["hopper-medium-local", "--set", "warm_up"], "field=value"),
+        (["cartpole-replay", "--steps", "500"], "--steps is for MuJoCo splits"),
+        (["cartpole-replay", "--size", "full"], "--size is for MuJoCo splits"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
+    assert main(["datasets", "build", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not list(home.iterdir())
+
+
+def test_updates_keep_their_rate_whatever_it_is():
+    practice = dataclasses.replace(QUICK, updates_per_step=0.3)
+    trained = Training(HOPPER, practice, 0)
+    trained.run()
+    assert int(trained.agent.updates) == 60  # 0.3 of the 200 steps after the warm-up
+    assert [snapshot.step for snapshot in trained.snapshots] == [100, 200, 300, 400]
+    assert trained.agent.config.alpha is None
+    assert training.STREAM not in splits.STREAMS.values()
