@@ -25,6 +25,7 @@ from offline_gntd.transitions import Transitions
 class PolicyIteration(Settings):
     widths: tuple[int, ...] = (64,)  # hidden units of policy and critic: one layer, as in the paper
     batch_size: int = 512  # samples collected per round
+    environments: int = 16  # of each seed, stepped together
     evaluation_steps: int = 25  # of the critic per round, each on the whole batch
     actor_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-4  # β
@@ -35,6 +36,11 @@ class PolicyIteration(Settings):
 
     normalise_obs = False  # not a field: there is no dataset to take statistics of
     online = True  # not a field: it collects its own batches
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.environments < 1 or self.batch_size % self.environments:
+            raise ValueError(f"batch_size {self.batch_size} is no multiple of {self.environments} environments")
 
     def agent(self, *made_from) -> "PolicyIterationAgent":
         return PolicyIterationAgent(self, *made_from)
@@ -92,7 +98,7 @@ class PolicyIterationAgent(Agent):
         return -log_density
 
     def measure(self, transitions: Transitions | None = None) -> dict[str, Tensor]:
-        """The curvature's diagnostics: all else was seen on the round's own batch."""
+        """The curvature's diagnostics: all else is of the batch, which nothing is left of."""
         return self.critic.diagnostics()
 
     def tensors(self) -> dict[str, Tensor]:
