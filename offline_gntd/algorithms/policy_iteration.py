@@ -40,7 +40,9 @@ class PolicyIteration(Settings):
     def __post_init__(self):
         super().__post_init__()
         if self.environments < 1 or self.batch_size % self.environments:
-            raise ValueError(f"batch_size {self.batch_size} is no multiple of {self.environments} environments")
+            raise ValueError(
+                f"batch_size {self.batch_size} is no multiple of {self.environments} environments"
+            )
 
     def agent(self, *made_from) -> "PolicyIterationAgent":
         return PolicyIterationAgent(self, *made_from)
