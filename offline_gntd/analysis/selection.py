@@ -22,6 +22,10 @@ class Absent(NamedTuple):
     algorithm: str
     seed: int
 
+    @property
+    def cell(self) -> tuple[str, str]:
+        return self.dataset, self.algorithm
+
     def __str__(self) -> str:
         return f"{self.dataset} {self.algorithm} seed {self.seed}"
 

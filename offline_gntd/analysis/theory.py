@@ -1,6 +1,6 @@
 """The theorems' predictions beside what was measured: one line per setting and quantity."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +9,9 @@ import pandas as pd
 from offline_gntd.analysis.slopes import Estimate, estimate, exponent, mean, slope
 from offline_gntd.analysis.table import Cell, Table, minus
 from offline_gntd.runs import theory
+from offline_gntd.runs.theory import Measurement
 from offline_gntd.theory.chains import ACTIONS, PROBLEMS, STATES
+from offline_gntd.theory.directions import Comparison
 from offline_gntd.theory.theorems import THEOREMS, linear_rate, rate
 from offline_gntd.theory.trials import Trial
 
@@ -25,7 +27,17 @@ class Line(NamedTuple):
     setting: str
     quantity: str
     predicted: float | None  # None: no theorem speaks of it
-    measured: Estimate
+    measured: Estimate | None  # None: not all that it takes was measured
+
+
+class Unmeasured(NamedTuple):
+    """What is missing, and the setting no line of which can be had without it."""
+
+    cell: str
+    measurement: Measurement
+
+    def __str__(self) -> str:
+        return f"{self.cell}: measurement {theory.key(self.measurement)}"
 
 
 class Trials:
@@ -107,12 +119,23 @@ def complexity(trials: Trials, method: str) -> tuple[np.ndarray, np.ndarray, Est
     return levels, needed(np.arange(seeds)), estimate(lambda chosen: slope(levels, needed(chosen)), seeds)
 
 
-def lines(measured: pd.DataFrame) -> Iterator[Line]:
-    for setting, theorem in THEOREMS.items():
+def lines(measured: pd.DataFrame, without: Collection[str] = ()) -> Iterator[Line]:
+    """Of every setting; of those that something is missing of, one line that says so."""
+    for setting in THEOREMS:
         for problem in PROBLEMS:
-            trials, name = Trials(measured, setting, problem), f"{theorem.name}, {problem}"
-            yield from (Line(name, *line) for line in _of_setting(trials))
-    yield from _of_directions(measured)
+            name = setting_of(Trial(setting, problem))
+            if name not in without:
+                trials = Trials(measured, setting, problem)
+                yield from (Line(name, *line) for line in _of_setting(trials))
+    yield from (line for line in _of_directions(measured) if line.setting not in without)
+    yield from (Line(name, "everything", None, None) for name in without)
+
+
+def setting_of(measurement: Measurement) -> str:
+    """The setting whose lines it is a part of."""
+    if isinstance(measurement, Trial):
+        return f"{THEOREMS[measurement.setting].name}, {measurement.problem}"
+    return f"{measurement.depth} × {measurement.width} hidden units, ω = {measurement.damping:g}"
 
 
 def _of_setting(trials: Trials) -> Iterator[tuple[str, float | None, Estimate]]:
@@ -158,7 +181,10 @@ def directions(measured: pd.DataFrame, quantity: str) -> dict[tuple[float, int, 
     """Of every damping, depth and width: [seeds]."""
     frame = measured[(measured["kind"] == "Comparison") & (measured["quantity"] == quantity)]
     groups = frame.groupby(["damping", "depth", "width"])
-    return {key: group.sort_values("seed")["value"].to_numpy() for key, group in groups}
+    return {
+        (damping, int(depth), int(width)): group.sort_values("seed")["value"].to_numpy()
+        for (damping, depth, width), group in groups
+    }
 
 
 def _of_directions(measured: pd.DataFrame) -> Iterator[Line]:
@@ -171,28 +197,28 @@ def _of_directions(measured: pd.DataFrame) -> Iterator[Line]:
     }
     for quantity, text in words.items():
         for (damping, depth, width), values in directions(measured, quantity).items():
-            setting = f"{depth} × {width} hidden units, ω = {damping:g}"
-            yield Line(setting, text, None, mean(values))
+            yield Line(setting_of(Comparison(depth, width, damping)), text, None, mean(values))
 
 
 def table() -> Table:
     measured, missing = theory.read()
-    found = list(lines(measured))
+    absent = tuple(Unmeasured(setting_of(measurement), measurement) for measurement in missing)
+    found = list(lines(measured, dict.fromkeys(each.cell for each in absent)))
+    values = [line.measured.value if line.measured else None for line in found]
+    intervals = [_interval(line.measured) if line.measured else "missing" for line in found]
     rows = [
-        (line.setting, line.quantity, _number(line.predicted), _number(line.measured.value), _interval(line))
-        for line in found
+        (line.setting, line.quantity, _number(line.predicted), _number(value), interval)
+        for line, value, interval in zip(found, values, intervals, strict=True)
     ]
-    long = pd.DataFrame(
-        [(l.setting, l.quantity, l.predicted, l.measured.value, _interval(l)) for l in found],
-        columns=["setting", "quantity", "predicted", "measured", "interval"],
-    )
-    incomplete = f"INCOMPLETE: {missing} measurements are missing. " if missing else ""
+    long = pd.DataFrame([line[:3] for line in found], columns=["setting", "quantity", "predicted"])
     return Table(
         theory.NAME,
-        incomplete + CAPTION,
+        CAPTION,
         ("Setting", "Quantity", "Predicted", "Measured", "Interval"),
         tuple(tuple(Cell(text) for text in row) for row in rows),
-        long,
+        long.assign(measured=values, interval=intervals),
+        absent,
+        made_of="measurements",
     )
 
 
@@ -213,5 +239,5 @@ def _number(value: float | None) -> str:
     return minus(f"{value:.{digits}g}")
 
 
-def _interval(line: Line) -> str:
-    return f"[{_number(line.measured.low)}, {_number(line.measured.high)}]"
+def _interval(measured: Estimate) -> str:
+    return f"[{_number(measured.low)}, {_number(measured.high)}]"

@@ -7,16 +7,23 @@ from matplotlib.figure import Figure
 
 from offline_gntd.analysis.panels import legend, panels, styles
 from offline_gntd.analysis.theory import METHODS, USUAL, Trials, complexity, directions, long, short
+from offline_gntd.errors import UserError
 from offline_gntd.runs import theory
 from offline_gntd.theory.chains import PROBLEMS
 from offline_gntd.theory.theorems import THEOREMS, rate
 
-ERROR = "‖Q − Q^π‖²"
+ERROR = r"$\|Q - Q^\pi\|^2_\mu$"
+DEEPEST = 1e-20  # errors that are shown: below that it is rounding
 STYLES = styles([*METHODS.values(), "theorem", "exact", "K-FAC", "gradient"])
 
 
 def draw(columns: int) -> dict[str, Figure]:
-    measured, _ = theory.read()
+    measured, missing = theory.read()
+    if missing:
+        raise UserError(
+            f"{len(missing)} measurements of {theory.NAME} are missing; make them with: "
+            f"offline-gntd run {theory.NAME}"
+        )
     kinds = {
         "iterations": _iterations,
         "samples": _floors_by_samples,
@@ -74,7 +81,7 @@ def _iterations(measured: pd.DataFrame, columns: int) -> Figure:
             if method == "gntd":
                 k, start = path.index.to_numpy(), path.iloc[0].mean()
                 _theorem(axis, k, start * rate(USUAL.discount, USUAL.step) ** (2 * k))
-        axis.set_ylim(bottom=1e-20)
+        axis.set_ylim(bottom=max(DEEPEST, trials.where("error", **short())["value"].min() / 3))
     axes = [axis for axis, _ in every]
     return _finish(figure, axes, columns, xlabel="iterations, exact expectations", yscale="log")
 
@@ -85,13 +92,16 @@ def _sweeps(
     """A sweep of every method that `of` gives settings for."""
     figure, every = _each(measured, columns, settings)
     for axis, trials in every:
+        lowest = np.inf
         for method, label in METHODS.items():
             if (chosen := of(method)) is None:
                 continue
             x, y = trials.sweep(swept, **chosen)
             _line(axis, x, y, label)
+            lowest = min(lowest, y.min())
             if method == "gntd":
                 _predicted(axis, x, getattr(THEOREMS[trials.setting], swept), y[-1].mean())
+        axis.set_ylim(bottom=lowest / 3)  # a bound may go far below what is measured
     axes = [axis for axis, _ in every]
     return _finish(figure, axes, columns, xlabel=xlabel, xscale="log", yscale="log")
 
@@ -148,5 +158,9 @@ def _directions(measured: pd.DataFrame, columns: int) -> Figure:
             found = directions(measured, f"{name}_{kind}")
             at = {width: y for (damping, d, width), y in found.items() if (damping, d) == (0.25, depth)}
             _line(axis, np.array(list(at)), np.stack(list(at.values())), label)
-        axis.set(title=f"{depth} hidden layers, ω = 0.25", ylabel=words)
-    return _finish(figure, axes, columns, xlabel="width", xscale="log")
+        axis.set(title=f"{depth} hidden layer{'s' * (depth > 1)}, ω = 0.25", ylabel=words)
+    figure = _finish(figure, axes, columns, xlabel="width", xscale="log")
+    for axis in axes:
+        axis.set_xticks(list(at), labels=map(str, at))
+        axis.minorticks_off()
+    return figure

@@ -106,8 +106,8 @@ def finished() -> set[str]:
     return here | (set(pd.read_csv(shipped)["measurement"]) if shipped.exists() else set())
 
 
-def read() -> tuple[pd.DataFrame, int]:
-    """Everything measured, one line per value with its measurement's settings, and how much is missing."""
+def read() -> tuple[pd.DataFrame, list[Measurement]]:
+    """Everything measured, one line per value with its measurement's settings, and what is missing."""
     wanted = measurements()
     stored = {name: about for name, about in _stored().items() if name in wanted}
     if not stored:
@@ -120,7 +120,7 @@ def read() -> tuple[pd.DataFrame, int]:
         for quantity, k, values in about["measured"]
         for i, v in enumerate(values)
     ]
-    return pd.DataFrame(lines), len(wanted) - len(stored)
+    return pd.DataFrame(lines), [measurement for name, measurement in wanted.items() if name not in stored]
 
 
 def ship() -> list[Path]:
