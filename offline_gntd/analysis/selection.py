@@ -39,6 +39,16 @@ class Selection:
     notes: tuple[str, ...]  # what a reader should be told
 
     @property
+    def online(self) -> bool:
+        """Whether the runs collected their own batches."""
+        return bool(len(self.runs)) and self.runs["dataset_origin"].eq("online").all()
+
+    @property
+    def unit(self) -> str:
+        """What steps are counted in."""
+        return "batches" if self.online else "updates"
+
+    @property
     def comparable(self) -> bool:
         """Whether the datasets' scores may be added up."""
         return not mixtures.notes(self.runs)
