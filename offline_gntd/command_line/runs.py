@@ -19,15 +19,17 @@ def add_commands(commands) -> None:
 
     command = commands.add_parser("run", help="run an experiment's grid; finished runs are skipped")
     command.add_argument(
-        "experiment", metavar="EXPERIMENT", help="table1, quickstart, a name of yours, or a .toml file"
+        "experiment", metavar="EXPERIMENT", help="table1, figure1, a name of yours, or a .toml file"
     )
     command.add_argument("--algorithms", nargs="+", metavar="A")
-    command.add_argument("--datasets", nargs="+", metavar="D")
+    command.add_argument(
+        "--datasets", nargs="+", metavar="D", help="names or files; environments where batches are collected"
+    )
     command.add_argument(
         "--version", metavar="V", help="table2's data: v0 (default), v2, or local for sets built here"
     )
     command.add_argument("--seeds", type=int, metavar="N", help="seeds 0 … N−1")
-    command.add_argument("--steps", type=int, metavar="N", help="updates per run")
+    command.add_argument("--steps", type=int, metavar="N", help="updates, or batches collected, per run")
     command.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations")
     command.add_argument("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation")
     command.add_argument(
