@@ -215,13 +215,13 @@ def test_every_measurement_of_the_experiment_works_and_ships(small):
     for measurement in theory.measurements().values():
         theory.make(measurement)
     measured, missing = theory.read()
-    assert missing == 0
+    assert missing == []
     assert theory.run() == (0, len(theory.measurements()))  # all are finished
     theory.ship()
     for path in (small / "results" / "theory").glob("*.json"):
         path.unlink()
     shipped, missing = theory.read()
-    assert missing == 0
+    assert missing == []
     order = [
         "kind",
         "setting",
@@ -242,6 +242,22 @@ def test_every_measurement_of_the_experiment_works_and_ships(small):
     assert list(pd.read_csv(small / "analysis" / "theory.csv")) == COLUMNS
     assert len(written) == 4
     assert theory.run() == (0, len(theory.measurements()))  # so are those that were shipped
+
+
+def test_what_is_missing_is_said_and_nothing_is_fitted_without_it(small, capsys):
+    *there, missing = [m for m in theory.measurements().values() if isinstance(m, Comparison)]
+    for measurement in there:
+        theory.make(measurement)
+    assert main(["table", "theory"]) == 1
+    table = capsys.readouterr()
+    wanted = theory.measurements()
+    count = len(wanted) - len(there)
+    assert f"INCOMPLETE: {count} measurements are missing, in 7 cells" in table.out
+    assert "| linear, random | everything | — | — | missing |" in table.out
+    assert f"| {analysis.setting_of(missing)} | everything | — | — | missing |" in table.out
+    assert f"missing: {analysis.setting_of(missing)}: measurement {theory.key(missing)}" in table.err
+    assert main(["figure", "theory"]) == 2
+    assert f"{count} measurements of theory are missing" in capsys.readouterr().err
 
 
 def test_what_is_stopped_goes_on(small):
