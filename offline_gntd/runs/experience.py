@@ -19,8 +19,8 @@ COLLECTING = 2**32 - 1  # keys the streams of a seed, apart from its evaluations
 class Drawn:
     """Batches drawn uniformly from the rows of a dataset, by each seed's generator."""
 
-    def __init__(self, dataset: Dataset, batch_size: int, device: str):
-        self.task, self.batch_size = dataset.task, batch_size
+    def __init__(self, dataset: Dataset, batch_size: int, generators: Sequence[torch.Generator], device: str):
+        self.task, self.batch_size, self.generators = dataset.task, batch_size, generators
         self.rows = dataset.rows if device == "cpu" else dataset.rows.to(device)
         self.statistics: Statistics | None = (
             torch.from_numpy(dataset.obs_mean),
@@ -29,7 +29,7 @@ class Drawn:
         self.transitions: Transitions | None = dataset.transitions  # for what is measured over all of them
 
     def batch(self, agent: Any) -> Transitions:
-        return sample(self.rows, self.task, self.batch_size, agent.generators)
+        return sample(self.rows, self.task, self.batch_size, self.generators)
 
     def metrics(self, i: int) -> dict[str, float]:
         return {}
@@ -111,7 +111,9 @@ class Collected:
             streams.close()
 
 
-def experience(source: Source, config: Any, seeds: Sequence[int], device: str) -> Drawn | Collected:
+def experience(
+    source: Source, config: Any, seeds: Sequence[int], generators: Sequence[torch.Generator], device: str
+) -> Drawn | Collected:
     if isinstance(source, Arena):
         return Collected(source, config, seeds, device)
-    return Drawn(source, config.batch_size, device)
+    return Drawn(source, config.batch_size, generators, device)

@@ -43,8 +43,8 @@ class Run:
         self.cell, self.device = cell, device
         self.source = source_of(cell) if source is None else source
         self.config, self.task = cell.config, self.source.task
-        self.experience = experience(self.source, self.config, cell.seeds, device)
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in cell.seeds]
+        self.experience = experience(self.source, self.config, cell.seeds, self.generators, device)
         self.agent = self.config.agent(self.task, self.generators, self.experience.statistics)
         self.evaluator = Evaluator(self.task, cell.seeds, cell.protocol.evaluate_episodes)
         self.records = [Record(cell.folder(seed)) for seed in cell.seeds]
