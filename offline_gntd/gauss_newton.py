@@ -24,6 +24,18 @@ def dense_direction(J: Tensor, residual: Tensor, damping: float) -> Tensor:
     return torch.linalg.solve(H + damping * torch.eye(size, dtype=J.dtype, device=J.device), g)[..., 0]
 
 
+def dual_direction(J: Tensor, residual: Tensor, damping: float) -> Tensor:
+    """The same d by the second form: an N × N system."""
+    samples = J.shape[-2]
+    system = J @ J.mT / samples + damping * torch.eye(samples, dtype=J.dtype, device=J.device)
+    return (J.mT @ torch.linalg.solve(system, residual[..., None]))[..., 0] / samples
+
+
+def direction(J: Tensor, residual: Tensor, damping: float) -> Tensor:
+    """The same d by whichever system is smaller."""
+    return (dense_direction if J.shape[-1] <= J.shape[-2] else dual_direction)(J, residual, damping)
+
+
 def gauss_newton_weights(tape: Tape, residual: Tensor, damping: float) -> Tensor:
     """y = (JJᵀ/N + ωI)⁻¹ δ for residual [*stack, batch]: the exact d is then Jᵀy/N, an ordinary gradient.
 

@@ -1,4 +1,4 @@
-"""A layer imports only what stands above it: root, algorithms, datasets, runs, analysis, command line."""
+"""A layer imports only what stands above it: root, theory, algorithms, datasets, runs, analysis, commands."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import offline_gntd
 
 ROOT = Path(offline_gntd.__file__).parent
-ORDER = ["", "algorithms", "datasets", "runs", "analysis", "bench", "command_line"]
+ORDER = ["", "theory", "algorithms", "datasets", "runs", "analysis", "bench", "command_line"]
 
 
 def layer(parts):

@@ -9,13 +9,14 @@ An algorithm is a frozen dataclass of settings with `batch_size`, `discrete` (wh
     tensors()             all that a policy and its next update depend on, by name: [seeds, …], or a number
                           that all seeds share
 It draws its noise from the generators it was made with, one per seed. Settings may have `within(steps)`,
-which fits them to a run of that many updates.
+which fits them to a run of that many updates. With `online` they want no dataset but an environment, in
+`environments` copies of which every batch is collected anew by the agent's explore(obs).
 """
 
 from typing import Any
 
 from offline_gntd import extensions
-from offline_gntd.algorithms import bc, bcq, cql, q_learning, td3_bc
+from offline_gntd.algorithms import bc, bcq, cql, policy_iteration, q_learning, td3_bc
 from offline_gntd.algorithms.preset import Preset
 from offline_gntd.configuration import replace
 from offline_gntd.errors import unknown
@@ -26,6 +27,7 @@ CATALOGUE: dict[str, Preset] = {
     **td3_bc.PRESETS,
     **bcq.PRESETS,
     **cql.PRESETS,
+    **policy_iteration.PRESETS,
 }
 
 

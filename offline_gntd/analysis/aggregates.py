@@ -17,6 +17,10 @@ from offline_gntd.runs.results import KEY
 
 def table(selection: Selection, measure: Measure) -> Table:
     """Mean, median, interquartile mean and optimality gap of every algorithm."""
+    if measure.metric != "score":
+        raise UserError(
+            f"the {measure.metric}s of {selection.experiment.name} are of tasks that do not add up"
+        )
     found, rng = matrices(selection, measure), np.random.default_rng(SEED)
     rows, lines = [], []
     for label, scores in found.items():

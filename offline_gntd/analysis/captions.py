@@ -10,7 +10,7 @@ SPREAD = "mean ± std over seeds (ddof 1)"
 def training(selection: Selection) -> str:
     protocol, seeds = selection.experiment.protocol, selection.experiment.seeds
     return (
-        f"{protocol.steps:,} updates, {seeds} {'seed' if seeds == 1 else 'seeds'}, evaluated every "
+        f"{protocol.steps:,} {selection.unit}, {seeds} {'seed' if seeds == 1 else 'seeds'}, evaluated every "
         f"{protocol.evaluate_every:,} with {protocol.evaluate_episodes} greedy episodes."
     )
 
@@ -18,12 +18,15 @@ def training(selection: Selection) -> str:
 def data(selection: Selection) -> str:
     """Where the data comes from, and in which environments it is scored."""
     runs = selection.runs.drop_duplicates("dataset")
+    environments = ", ".join(sorted(runs["env_id"].unique()))
+    if selection.online:
+        sizes = ", ".join(str(size) for size in sorted({config["batch_size"] for config in runs["config"]}))
+        return f"Batches of {sizes} transitions, collected on-policy in {environments}."
     kinds = runs["dataset_origin"] + runs["dataset_version"].map(
         lambda v: f" {v}" if isinstance(v, str) else ""
     )
     origins = ", ".join(f"{count} {kind}" for kind, count in kinds.value_counts(sort=False).items())
     rows = ", ".join(f"{count:,}" for count in sorted(runs["dataset_rows"].unique()))
-    environments = ", ".join(sorted(runs["env_id"].unique()))
     levels = _levels(runs)
     reached = f" Levels reached: {'. '.join(levels)}." if levels else ""
     return f"Data: {origins}; {rows} transitions; scored in {environments}.{reached}"

@@ -11,7 +11,6 @@ from offline_gntd.analysis.selection import Selection
 
 LOGARITHMIC = ("bellman_error", "kfac_condition", "kfac_damping")
 WORDS = {
-    "step": "updates",
     "training_cpu_seconds": "CPU seconds of training",
     "training_seconds": "seconds of training",
     "bellman_error": "Bellman error",
@@ -25,7 +24,7 @@ DIAGNOSTICS = ("kfac_condition", "kfac_step_ratio", "kfac_seconds_share", "kfac_
 
 
 def by_updates(selection: Selection, columns: int) -> Figure | None:
-    """The paper's Figure 2 for discrete sets: the mean return of each evaluation against updates."""
+    """The paper's Figures 1 and 2: the mean return of each evaluation against batches or updates."""
     return _curves(selection, columns, "step", _performance(selection))
 
 
@@ -59,8 +58,9 @@ def diagnostics(selection: Selection, columns: int) -> Figure | None:
 
 
 def _performance(selection: Selection) -> str:
-    """Returns where actions are discrete, as in the paper; scores where they are continuous."""
-    return "return" if all(task.get("discrete") for task in selection.runs["task"]) else "score"
+    """Returns where actions are discrete or batches collected, as in the paper; elsewhere scores."""
+    discrete = all(task.get("discrete") for task in selection.runs["task"])
+    return "return" if discrete or selection.online else "score"
 
 
 def _curves(selection: Selection, columns: int, x: str, y: str) -> Figure | None:
@@ -105,6 +105,6 @@ def _lines(axis: Axes, data: pd.DataFrame, x: str, y: str, selection: Selection)
         err_kws={"linewidth": 0},
         ax=axis,
     )
-    axis.set(xlabel=WORDS.get(x, x), ylabel=WORDS.get(y, y))
+    axis.set(xlabel=(WORDS | {"step": selection.unit}).get(x, x), ylabel=WORDS.get(y, y))
     if y in LOGARITHMIC:
         logarithmic(axis)

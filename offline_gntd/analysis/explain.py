@@ -110,15 +110,14 @@ def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
 
 
 def _value(selection: Selection) -> str:
-    """As the table of scores shows it."""
+    """As a table of the experiment shows it."""
     measure = usual(selection.experiment.name)
     lines = values.read(selection, measure)
     spread = f" ± {tenths(lines['value'].std())}" if len(lines) > 1 else ""
     read = measure.words(int(lines["evaluations"].max()))
     seeds = f"{len(lines)} of {selection.experiment.seeds} seeds"
-    return (
-        f"score {tenths(lines['value'].mean())}{spread} (std with ddof 1), {seeds}; a run's value is {read}"
-    )
+    mean = f"{measure.metric} {tenths(lines['value'].mean())}{spread}"
+    return f"{mean} (std with ddof 1), {seeds}; a run's value is {read}"
 
 
 def _seeds(selection: Selection) -> list[dict[str, Any]]:

@@ -22,13 +22,17 @@ OVER_RUNS: dict[str, Callable[[Selection, int, Measure], Figure | None]] = {
     "efficiency": profiles.efficiency,
 }
 CAPTIONS = {
-    "updates": "Learning curves by updates: mean over seeds, standard deviation shaded.",
+    "updates": "Learning curves by {unit}: mean over seeds, standard deviation shaded.",
     "seconds": "Learning curves by seconds of training without evaluation; times are means over seeds.",
-    "bellman": "Bellman error by updates: mean over seeds, their range shaded.",
+    "bellman": "Bellman error by {unit}: mean over seeds, their range shaded.",
     "profiles": "Performance profiles over all datasets, pointwise 95 % bootstrap intervals shaded.",
     "efficiency": "Score against seconds of training: small marks are runs, large ones their means.",
-    "kfac": "K-FAC's diagnostics by updates: mean over seeds; shaded: std, or the range on a log axis.",
+    "kfac": "K-FAC's diagnostics by {unit}: mean over seeds; shaded: std, or the range on a log axis.",
 }
+
+
+def caption(selection: Selection, kind: str) -> str:
+    return CAPTIONS[kind].format(unit=selection.unit)
 
 
 def draw(

@@ -16,8 +16,10 @@ from offline_gntd.runs.results import KEY
 THRESHOLDS = 201
 
 
-def performance(selection: Selection, columns: int, measure: Measure) -> Figure:
+def performance(selection: Selection, columns: int, measure: Measure) -> Figure | None:
     """The share of runs on all datasets that score more than τ, with pointwise intervals."""
+    if measure.metric != "score":  # returns of two tasks are not to be put on one axis
+        return None
     found, rng = aggregates.matrices(selection, measure), np.random.default_rng(statistics.SEED)
     pooled = np.concatenate([scores.ravel() for scores in found.values()])
     thresholds = np.linspace(min(pooled.min(), 0) - 1, pooled.max() + 1, THRESHOLDS)
@@ -55,6 +57,6 @@ def efficiency(selection: Selection, columns: int, measure: Measure) -> Figure:
                 label=label,
                 **look,
             )
-        axis.set(title=dataset, xlabel=WORDS[seconds], ylabel="score", xlim=(0, None))
+        axis.set(title=dataset, xlabel=WORDS[seconds], ylabel=measure.metric, xlim=(0, None))
     legend(drawn, axes, min(columns, len(datasets)))
     return drawn

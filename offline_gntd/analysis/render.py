@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from offline_gntd.analysis import aggregates, bellman, beside, grid
+from offline_gntd.analysis import aggregates, bellman, beside, duels, grid, theory
 from offline_gntd.analysis.grid import Layout
 from offline_gntd.analysis.selection import Selection, select
 from offline_gntd.analysis.table import FORMS, Table
@@ -20,7 +20,9 @@ KINDS = {
     "published": beside.table,
 }
 TABLE1 = ("table1", "quickstart")  # shown as the paper's Table 1; table2 and others as grids of scores
-FINAL = {"table2": "final-10"}  # the paper's protocol; any other grid shows its last evaluation
+FIGURE1 = "figure1"  # shown as one algorithm against the other
+FINAL = {"table2": "final-10", FIGURE1: "final-4"}  # table2's is the paper's; others show the last evaluation
+METRIC = {FIGURE1: "return"}  # as in the paper; of others the score
 
 
 def path(name: str, suffix: str) -> Path:
@@ -29,12 +31,15 @@ def path(name: str, suffix: str) -> Path:
 
 def usual(experiment: str) -> Measure:
     """How the runs of an experiment, or of a version of it (table2-v2), are read unless said otherwise."""
-    return Measure("score", FINAL.get(experiment.partition("-")[0], "last"))
+    family = experiment.partition("-")[0]
+    return Measure(METRIC.get(family, "score"), FINAL.get(family, "last"))
 
 
 def main_table(selection: Selection) -> Table:
     if selection.experiment.name.partition("-")[0] in TABLE1:
         return bellman.table(selection)
+    if selection.experiment.name == FIGURE1 and len(selection.experiment.algorithms) > 1:
+        return duels.table(selection, usual(FIGURE1))
     return grid.table(selection, usual(selection.experiment.name))
 
 
@@ -50,8 +55,13 @@ def table(
     mixed: bool = False,
 ) -> tuple[Table, list[Path]]:
     """An experiment's own table, one of the other kinds, or a grid laid out as asked for."""
+    if experiment == theory.NAME:
+        if any((kind, metric, protocol, rows, columns, datasets, algorithms)):
+            raise UserError(f"{theory.NAME} has one table, without options: offline-gntd table {theory.NAME}")
+        made = theory.table()
+        return made, write(made)
     layout = Layout(*_axes(rows, columns))
-    measure = Measure(metric or "score", protocol or usual(experiment).protocol)
+    measure = Measure(metric or usual(experiment).metric, protocol or usual(experiment).protocol)
     if kind is not None and kind not in KINDS:
         raise unknown("kind of table", kind, KINDS)
     if kind and (metric or rows or columns):
@@ -76,11 +86,16 @@ def write(made: Table) -> list[Path]:
 
 
 def figure(experiment: str, kinds: Sequence[str] = (), columns: int = 2, mixed: bool = False) -> list[Path]:
-    from offline_gntd.analysis import figures  # matplotlib is slow to import
+    from offline_gntd.analysis import figures, theory_figures  # matplotlib is slow to import
 
     if columns < 1:
         raise UserError(f"--columns must be at least 1, not {columns}")
-    drawn = figures.draw(select(experiment, mixed=mixed), usual(experiment), columns, kinds)
+    if experiment == theory.NAME:
+        if kinds:
+            raise UserError(f"{theory.NAME} has figures of its own: offline-gntd figure {theory.NAME}")
+        drawn = theory_figures.draw(columns)
+    else:
+        drawn = figures.draw(select(experiment, mixed=mixed), usual(experiment), columns, kinds)
     written = []
     for kind, made in drawn.items():
         for suffix in ("png", "pdf"):

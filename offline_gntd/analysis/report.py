@@ -74,7 +74,7 @@ def _figures(selection: Selection) -> Iterable[str]:
         figure.savefig(data, format="png", dpi=150)
         figures.close(figure)
         picture = base64.b64encode(data.getvalue()).decode()
-        caption = escape(figures.CAPTIONS[kind])
+        caption = escape(figures.caption(selection, kind))
         yield (
             f'<figure><img alt="{caption}" src="data:image/png;base64,{picture}">'
             f"<figcaption>{caption}</figcaption></figure>"
@@ -84,8 +84,8 @@ def _figures(selection: Selection) -> Iterable[str]:
 def _protocol(selection: Selection) -> str:
     experiment = selection.experiment
     facts = {
-        "updates": f"{experiment.protocol.steps:,}",
-        "evaluated every": f"{experiment.protocol.evaluate_every:,} updates, and at the end",
+        selection.unit: f"{experiment.protocol.steps:,}",
+        "evaluated every": f"{experiment.protocol.evaluate_every:,} {selection.unit}, and at the end",
         "episodes per evaluation": experiment.protocol.evaluate_episodes,
         "seeds": f"{experiment.seeds}, {experiment.protocol.stack} trained together",
         "a run's score": render.usual(experiment.name).protocol,
@@ -98,7 +98,7 @@ def _datasets(selection: Selection) -> Iterable[str]:
     for run in selection.runs.drop_duplicates("dataset").to_dict("records"):
         task = run["task"]
         facts = {
-            "transitions": f"{run['dataset_rows']:,}",
+            "transitions": f"{run['dataset_rows']:,}" if run["dataset_rows"] else "collected as it learns",
             "origin": " ".join(
                 str(run[key]) for key in ("dataset_origin", "dataset_version") if _there(run[key])
             ),
@@ -109,7 +109,7 @@ def _datasets(selection: Selection) -> Iterable[str]:
             else "—",
             "score 0 and 100": f"{task.get('reference_min')} and {task.get('reference_max')} "
             f"({task.get('reference_source')})",
-            "sha256 of its rows": run["dataset_sha256"],
+            "sha256 of its rows": run["dataset_sha256"] if _there(run["dataset_sha256"]) else "—",
         }
         entry = catalogue.entries().get(run["dataset_stands_for"])
         facts |= {f"known issue {i}": note for i, note in enumerate(entry.notes if entry else (), start=1)}

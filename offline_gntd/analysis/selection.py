@@ -22,6 +22,10 @@ class Absent(NamedTuple):
     algorithm: str
     seed: int
 
+    @property
+    def cell(self) -> tuple[str, str]:
+        return self.dataset, self.algorithm
+
     def __str__(self) -> str:
         return f"{self.dataset} {self.algorithm} seed {self.seed}"
 
@@ -33,6 +37,16 @@ class Selection:
     runs: pd.DataFrame  # in the experiment's order
     missing: tuple[Absent, ...]
     notes: tuple[str, ...]  # what a reader should be told
+
+    @property
+    def online(self) -> bool:
+        """Whether the runs collected their own batches."""
+        return bool(len(self.runs)) and self.runs["dataset_origin"].eq("online").all()
+
+    @property
+    def unit(self) -> str:
+        """What steps are counted in."""
+        return "batches" if self.online else "updates"
 
     @property
     def comparable(self) -> bool:

@@ -30,15 +30,16 @@ class Table:
     long: pd.DataFrame  # one line per dataset × algorithm, unrounded
     missing: tuple[Any, ...] = ()  # runs the experiment asks for and the table does without
     foot: tuple[Row, ...] = ()  # totals, which stay below however the rows are sorted
+    made_of: str = "runs"
 
     @property
     def note(self) -> str:
         if not self.missing:
             return ""
-        cells = len({(run.dataset, run.algorithm) for run in self.missing})
+        cells = len({absent.cell for absent in self.missing})
         return (
-            f"INCOMPLETE: {len(self.missing)} runs are missing, in {cells} cells marked missing or k/n; "
-            f"first {self.missing[0]}."
+            f"INCOMPLETE: {len(self.missing)} {self.made_of} are missing, in {cells} cells marked missing "
+            f"or k/n; first {self.missing[0]}."
         )
 
     @property

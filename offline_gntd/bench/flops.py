@@ -12,6 +12,7 @@ from typing import Any
 from offline_gntd.algorithms.bc import BC
 from offline_gntd.algorithms.bcq import BCQ
 from offline_gntd.algorithms.cql import CQL
+from offline_gntd.algorithms.policy_iteration import PolicyIteration
 from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.algorithms.td3_bc import TD3BC
 from offline_gntd.kfac import KFAC
@@ -110,10 +111,20 @@ def _q_learning(config: QLearning, obs: int, actions: int) -> float:
     return forward(n, widths) + _critics(config, widths, count=1) + exact
 
 
+def _policy_iteration(config: PolicyIteration, obs: int, action: int) -> float:
+    """A round, without collecting its batch."""
+    policy, critic = (obs, *config.widths, 2 * action), (obs + action, *config.widths, 1)
+    n = config.batch_size
+    target = forward(n, policy) + forward(n, critic)
+    evaluation = config.evaluation_steps * (target + _critics(config, critic, count=1))
+    return evaluation + training(n, policy) + climbing(n, critic, action)
+
+
 _OF: dict[type, Callable[[Any, int, int], float]] = {
     BC: _bc,
     TD3BC: _td3_bc,
     BCQ: _bcq,
     CQL: _cql,
     QLearning: _q_learning,
+    PolicyIteration: _policy_iteration,
 }

@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+OF_THEORY = ("command", "handler", "experiment", "imports", "workers", "redo", "dry_run")
+
 
 def add_commands(commands) -> None:
     command = commands.add_parser("quickstart", help="build a small dataset, train on it, show the table")
@@ -17,15 +19,17 @@ def add_commands(commands) -> None:
 
     command = commands.add_parser("run", help="run an experiment's grid; finished runs are skipped")
     command.add_argument(
-        "experiment", metavar="EXPERIMENT", help="table1, quickstart, a name of yours, or a .toml file"
+        "experiment", metavar="EXPERIMENT", help="table1, figure1, a name of yours, or a .toml file"
     )
     command.add_argument("--algorithms", nargs="+", metavar="A")
-    command.add_argument("--datasets", nargs="+", metavar="D")
+    command.add_argument(
+        "--datasets", nargs="+", metavar="D", help="names or files; environments where batches are collected"
+    )
     command.add_argument(
         "--version", metavar="V", help="table2's data: v0 (default), v2, or local for sets built here"
     )
     command.add_argument("--seeds", type=int, metavar="N", help="seeds 0 … N−1")
-    command.add_argument("--steps", type=int, metavar="N", help="updates per run")
+    command.add_argument("--steps", type=int, metavar="N", help="updates, or batches collected, per run")
     command.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations")
     command.add_argument("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation")
     command.add_argument(
@@ -124,6 +128,8 @@ def algorithms(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.experiment == "theory":
+        return _run_theory(args)
     from offline_gntd.runs import grid
     from offline_gntd.runs.attempt import Options
 
@@ -158,6 +164,25 @@ def run(args: argparse.Namespace) -> int:
     return 0 if outcome.complete else 1
 
 
+def _run_theory(args: argparse.Namespace) -> int:
+    """Not a grid of runs but a list of measurements, all of whose settings are its own."""
+    from offline_gntd.errors import UserError
+    from offline_gntd.runs import theory
+
+    for name, value in vars(args).items():
+        if name not in OF_THEORY and value not in (None, False, [], "cpu", "local"):
+            option = {"settings": "set"}.get(name, name.replace("_", "-"))
+            raise UserError(f"--{option} is of a grid; theory takes --workers, --redo and --dry-run")
+    if args.dry_run:
+        names = set(theory.measurements())
+        done = set() if args.redo else names & theory.finished()
+        print(f"{len(names - done)} to measure, {len(done)} finished")
+        return 0
+    made, before = theory.run(args.workers, args.redo)
+    print(f"{made} measured, {before} finished before")
+    return 0
+
+
 def _dry_run(experiment, args: argparse.Namespace) -> int:
     from offline_gntd.runs import preview
 
@@ -189,6 +214,8 @@ def status(args: argparse.Namespace) -> None:
 
     from offline_gntd.runs import status
 
+    if args.experiment == "theory":
+        return _status_of_theory(args.json)
     names = [args.experiment] if args.experiment else status.known()
     found = [status.read(name) for name in names]
     if args.json:
@@ -197,6 +224,17 @@ def status(args: argparse.Namespace) -> None:
         print(found[0].text())
     else:
         print("\n".join(one.headline() for one in found) or "nothing was run here yet")
+
+
+def _status_of_theory(as_json: bool) -> None:
+    import json
+
+    from offline_gntd.runs import theory
+
+    names = set(theory.measurements())
+    done = len(names & theory.finished())
+    counts = {"experiment": "theory", "measurements": len(names), "done": done}
+    print(json.dumps([counts], indent=2) if as_json else f"theory: {done} of {len(names)} measured")
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -210,9 +248,10 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def ship(args: argparse.Namespace) -> None:
-    from offline_gntd.runs import results
+    from offline_gntd.runs import results, theory
 
-    print("written: " + ", ".join(map(str, results.ship(args.experiment))))
+    written = theory.ship() if args.experiment == theory.NAME else results.ship(args.experiment)
+    print("written: " + ", ".join(map(str, written)))
 
 
 def _device(name: str) -> str:

@@ -21,7 +21,7 @@ class About:
 
     name: str  # safe as a folder's name
     task: Task
-    origin: str  # built | d4rl | minari | imported | file | dict
+    origin: str  # built | d4rl | minari | imported | file | dict | online
     source: str = ""  # what `load` takes to open it again: a name, or a file's full path
     stands_for: str | None = None  # the D4RL id it is, or by its file's name is meant to be
     version: str | None = None  # v0 | v1 | v2 of a D4RL set, vN of a Minari set
@@ -43,5 +43,18 @@ class Dataset(About):
         """All transitions as stored: nothing is normalised."""
         return from_rows(self.rows, self.task)
 
+    @property
+    def score(self) -> float:
+        """The mean over its episodes."""
+        return self.task.score(float(self.episode_returns.mean()))
+
     def __len__(self) -> int:
         return len(self.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arena(About):
+    """An environment in the place of a dataset: for algorithms that collect their batches as they learn."""
+
+    sha256: None = None  # there are no rows to begin with
+    score: None = None

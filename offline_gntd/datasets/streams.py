@@ -86,6 +86,7 @@ class Streams:
         self._rows, self._truncated = self.kept.rows.numpy(), self.kept.truncated.numpy()
         self._obs = self.obs.numpy()
         self._begun = [0] * environments  # episodes
+        self._taken: list[list[np.ndarray]] = [[] for _ in range(environments)]  # actions of present episodes
         for i in range(environments):
             self._begin(i)
 
@@ -94,6 +95,7 @@ class Streams:
         obs, _ = self.environments[i].reset(seed=int(start.generate_state(1)[0]))
         self._obs[i] = obs
         self._begun[i] += 1
+        self._taken[i] = []
 
     def step(self, actions: Tensor) -> None:
         """One round, of actions [environments, action_dim] within their range."""
@@ -101,25 +103,60 @@ class Streams:
         rows, truncated = self._rows[self.rounds], self._truncated[self.rounds]
         rows[:, :o], rows[:, o : o + a] = self._obs, actions.numpy()
         for i, environment in enumerate(self.environments):
-            self._obs[i], rows[i, o + a], terminated, truncated[i], _ = environment.step(rows[i, o : o + a])
+            action = rows[i, o : o + a].copy()  # rows may be written over
+            self._taken[i].append(action)
+            self._obs[i], rows[i, o + a], terminated, truncated[i], _ = environment.step(action)
             rows[i, o + a + 1 : -1], rows[i, -1] = self._obs[i], terminated
             if terminated or truncated[i]:
                 self._begin(i)
         self.rounds += 1
 
+    def forget(self) -> None:
+        """Give up what was kept, for the next rounds to be kept in its place; life goes on."""
+        self.rounds = 0
+
     def resume(self, lived: Steps) -> None:
-        """Go on from the end of what was lived before."""
+        """Go on from the end of what was lived before, all of which is kept again."""
         self.rounds = len(lived.rows)
         self.kept.rows[: self.rounds], self.kept.truncated[: self.rounds] = lived.rows, lived.truncated
         o, a = self.task.obs_dim, self.task.action_dim
         for i, over in enumerate(lived.over.mT):
             ends = torch.nonzero(over)[:, 0].tolist()
-            self._begun[i] = len(ends)
-            self._begin(i)
-            for row in lived.rows[ends[-1] + 1 if ends else 0 :, i]:
-                if not torch.equal(self.obs[i], row[:o]):
-                    raise UserError(f"{self.task.env_id} does not repeat an episode; build it anew elsewhere")
-                self._obs[i], *_ = self.environments[i].step(row[o : o + a].numpy())
+            present = lived.rows[ends[-1] + 1 if ends else 0 :, i].numpy()
+            self._live_again(i, len(ends), present[:, o : o + a])
+            if len(present):
+                self._require(i, present[-1, o + a + 1 : -1])
+
+    def state(self) -> dict[str, Tensor]:
+        """All that its future depends on: of every environment, which episode it is in, and its actions."""
+        taken = [np.array(actions, np.float32).reshape(-1, self.task.action_dim) for actions in self._taken]
+        return {
+            "episodes": torch.tensor(self._begun),
+            "lengths": torch.tensor([len(actions) for actions in taken]),
+            "actions": torch.from_numpy(np.concatenate(taken)),
+            "obs": self.obs.clone(),
+        }
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from a state, with nothing kept."""
+        self.forget()
+        taken = state["actions"].split(state["lengths"].tolist())
+        for i, (episode, actions) in enumerate(zip(state["episodes"].tolist(), taken, strict=True)):
+            self._live_again(i, episode - 1, actions.numpy())
+            self._require(i, state["obs"][i].numpy())
+
+    def _live_again(self, i: int, episode: int, actions: np.ndarray) -> None:
+        self._begun[i] = episode
+        self._begin(i)
+        self._taken[i] = list(actions)
+        for action in actions:
+            self._obs[i], *_ = self.environments[i].step(action)
+
+    def _require(self, i: int, obs: np.ndarray) -> None:
+        if not np.array_equal(self._obs[i], obs):
+            raise UserError(
+                f"{self.task.env_id} does not repeat an episode here; what was begun must be begun anew"
+            )
 
     def close(self) -> None:
         for environment in self.environments:

@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from offline_gntd.datasets import Dataset, load
 from offline_gntd.errors import UserError
 from offline_gntd.files import Unwritable, home
 from offline_gntd.runs import planning, trackers
 from offline_gntd.runs.experiments import Cell
 from offline_gntd.runs.lock import Held, Lock
 from offline_gntd.runs.record import LOG, Record, read_description
+from offline_gntd.runs.sources import Source, source_of
 
 REPORT_SECONDS = 0.5  # between two words on how far a run is
 
@@ -66,14 +66,14 @@ def attempt(
     options: Options,
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
-    dataset: Dataset | None = None,
+    source: Source | None = None,
 ) -> Ending:
     from offline_gntd.runs.run import Stopped
 
     try:
         with Lock(cell.folders()) as lock, _logged(cell) as log:
             try:
-                return _run(cell, options, report, stopping, dataset, lock)
+                return _run(cell, options, report, stopping, source, lock)
             except (Held, Stopped, Unwritable):
                 raise
             except Exception as error:
@@ -89,15 +89,15 @@ def attempt(
         return Ending(cell, "unwritable", str(error))
 
 
-def _run(cell: Cell, options: Options, report, stopping, dataset: Dataset | None, lock: Lock) -> Ending:
+def _run(cell: Cell, options: Options, report, stopping, source: Source | None, lock: Lock) -> Ending:
     from offline_gntd.processes import prepare
     from offline_gntd.runs.run import Run
 
     prepare()
-    dataset = load(cell.source) if dataset is None else dataset
-    if planning.state(cell, dataset.sha256) == "finished":
+    source = source_of(cell) if source is None else source
+    if planning.state(cell, source.sha256) == "finished":
         return Ending(cell, "finished")
-    run = Run(cell, options.device, dataset)
+    run = Run(cell, options.device, source)
     last_report = -REPORT_SECONDS
 
     def tell(step: int, score: float | None) -> None:

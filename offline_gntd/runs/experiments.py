@@ -20,7 +20,7 @@ from offline_gntd.runs.lock import Lock
 class Protocol:
     """How every run of an experiment is trained and scored; a table never mixes two of them."""
 
-    steps: int = 20_000  # updates
+    steps: int = 20_000  # updates; of an algorithm that learns online, batches
     evaluate_every: int = 500  # updates; the last step is always evaluated
     evaluate_episodes: int = 20
     stack: int = 1  # seeds trained together in one process
@@ -34,7 +34,7 @@ class Protocol:
 @dataclass(frozen=True)
 class Experiment:
     name: str
-    datasets: tuple[str, ...]  # names, or paths of files
+    datasets: tuple[str, ...]  # names, or paths of files; environments of algorithms that learn online
     algorithms: tuple[str, ...]
     seeds: int = 5
     protocol: Protocol = Protocol()
@@ -83,7 +83,7 @@ class Cell:
     """One process's work: an algorithm on a dataset for a stack of seeds."""
 
     experiment: str
-    source: str  # what `load` takes: a name, or a file's path
+    source: str  # what `load` takes: a name, or a file's path; an environment's id where it learns online
     algorithm: str
     seeds: tuple[int, ...]
     protocol: Protocol
@@ -96,6 +96,11 @@ class Cell:
     @property
     def config(self) -> Any:
         return configured(self.algorithm, self.protocol.steps)
+
+    @property
+    def online(self) -> bool:
+        """Whether its source is an environment, in which it collects its own batches."""
+        return getattr(self.config, "online", False)
 
     @property
     def config_hash(self) -> str:
@@ -118,6 +123,8 @@ DISCRETE = ("td", "dqn", "gntd", "gndqn")
 CONTINUOUS = ("bc", "td3_bc", "gntd3_bc")  # table2 without the costly bcq and cql, which may be added
 BODIES = ("halfcheetah", "hopper", "walker2d")
 SPLITS = ("medium", "medium-replay", "medium-expert", "expert")
+MUJOCO = ("Hopper-v5", "Walker2d-v5", "Swimmer-v5", "HalfCheetah-v5")
+ONLINE = ("pg_td", "pg_gntd")
 VERSIONS = ("v0", "v2", "local")  # of table2's data: D4RL's, or built here
 
 
@@ -149,6 +156,12 @@ BUILT_IN = {
                 protocol=Protocol(steps=1_000_000, evaluate_every=5_000, evaluate_episodes=10),
             )
             for version in VERSIONS
+        ),
+        Experiment(
+            "figure1",
+            MUJOCO,
+            ONLINE,
+            protocol=Protocol(steps=1_000, evaluate_every=25, evaluate_episodes=5),
         ),
     )
 }

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from offline_gntd.datasets import Missing, load
+from offline_gntd.datasets import Missing
 from offline_gntd.runs import fitness, results
 from offline_gntd.runs.experiments import Cell, Experiment
 from offline_gntd.runs.record import FINISHED, Record, read_description
+from offline_gntd.runs.sources import source_of
 
 
 @dataclass
@@ -20,26 +21,26 @@ class Plan:
 def plan(experiment: Experiment, redo: bool = False) -> Plan:
     """Sort a grid's cells; with `redo`, what is stale is to be run. Unfit data is said here."""
     made = Plan()
-    data, absent = {}, {}
-    for source in experiment.datasets:
+    cells, sources, absent = experiment.cells(), {}, {}
+    for cell in {(cell.source, cell.online): cell for cell in cells}.values():
         try:
-            data[source] = load(source)
+            sources[cell.source] = source_of(cell)
         except Missing as error:
-            absent[source] = error
+            absent[cell.source] = error
     shipped = results.read_shipped(experiment.name)
     runs = shipped.runs.to_dict("records") if shipped else []
     shipped_runs = {(run["dataset"], run["algorithm"], run["seed"]): run for run in runs}
-    for cell in experiment.cells():
-        dataset = data.get(cell.source)
-        found = state(cell, dataset.sha256 if dataset else None, shipped_runs)
+    for cell in cells:
+        source = sources.get(cell.source)
+        found = state(cell, None if source is None else source.sha256, shipped_runs)
         if found == "finished":
             made.finished.append(cell)
         elif found == "stale" and not redo:
             made.stale.append(cell)
         else:
             made.todo.append(cell)
-            if dataset:
-                fitness.check(cell, dataset)
+            if source is not None:
+                fitness.check(cell, source)
             else:
                 made.missing[cell.source] = absent[cell.source]
     return made
@@ -48,7 +49,7 @@ def plan(experiment: Experiment, redo: bool = False) -> Plan:
 def state(cell: Cell, dataset_sha256: str | None, shipped_runs: dict[tuple, dict] | None = None) -> str:
     """finished | stale | missing: by the run's folder, else by what was shipped with the same hashes.
 
-    Where the data is not here, its hash is None and not compared.
+    Where the data is not here, or none is needed, its hash is None and not compared.
     """
     states = set()
     for seed in cell.seeds:
@@ -64,7 +65,7 @@ def state(cell: Cell, dataset_sha256: str | None, shipped_runs: dict[tuple, dict
 def finished(cell: Cell) -> bool:
     """Whether a cell's runs are at their end, with the data as it is now."""
     try:
-        return state(cell, load(cell.source).sha256) == "finished"
+        return state(cell, source_of(cell).sha256) == "finished"
     except Missing:
         return False
 

@@ -1,4 +1,4 @@
-"""One run: train an agent on a dataset for a stack of seeds, evaluate it, and leave a record of each seed.
+"""One run: train an agent for a stack of seeds, evaluate it, and leave a record of each seed.
 
 The record of a run that was stopped and resumed is the same, bit for bit, as that of one that was not, but
 for its timing.
@@ -18,13 +18,14 @@ import torch
 
 from offline_gntd.algorithms import preset
 from offline_gntd.configuration import to_dict
-from offline_gntd.datasets import Dataset, load
+from offline_gntd.datasets import Dataset
 from offline_gntd.datasets.environments import Evaluator
 from offline_gntd.runs import provenance
+from offline_gntd.runs.experience import experience
 from offline_gntd.runs.experiments import Cell
 from offline_gntd.runs.record import Record, read_description
+from offline_gntd.runs.sources import Source, source_of
 from offline_gntd.tensors import Unreadable
-from offline_gntd.transitions import sample
 
 LARGEST_VALUE = 1e6  # |Q| past this has diverged
 STOP_CHECK = 16  # updates between looks at whether to stop or checkpoint
@@ -39,15 +40,14 @@ class Stopped(Exception):
 
 
 class Run:
-    def __init__(self, cell: Cell, device: str = "cpu", dataset: Dataset | None = None):
+    def __init__(self, cell: Cell, device: str = "cpu", source: Source | None = None):
         self.cell, self.device = cell, device
-        self.dataset = load(cell.source) if dataset is None else dataset
-        self.config = cell.config
-        self.rows = self.dataset.rows if device == "cpu" else self.dataset.rows.to(device)
+        self.source = source_of(cell) if source is None else source
+        self.config, self.task = cell.config, self.source.task
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in cell.seeds]
-        statistics = (torch.from_numpy(self.dataset.obs_mean), torch.from_numpy(self.dataset.obs_std))
-        self.agent = self.config.agent(self.dataset.task, self.generators, statistics)
-        self.evaluator = Evaluator(self.dataset.task, cell.seeds, cell.protocol.evaluate_episodes)
+        self.experience = experience(self.source, self.config, cell.seeds, self.generators, device)
+        self.agent = self.config.agent(self.task, self.generators, self.experience.statistics)
+        self.evaluator = Evaluator(self.task, cell.seeds, cell.protocol.evaluate_episodes)
         self.records = [Record(cell.folder(seed)) for seed in cell.seeds]
         self.step = 0
         self.save_seconds = 0.0  # that the last checkpoint took
@@ -85,6 +85,7 @@ class Run:
             status = "diverged" if record.diverged else "done"
             record.describe(status=status, finished=_now(), steps=self.step, **self.timing)
         self.evaluator.close()
+        self.experience.close()
 
     def _checkpoint_period(self) -> float:
         return max(SHORTEST_PERIOD, self.save_seconds / CHECKPOINT_SHARE)
@@ -97,9 +98,8 @@ class Run:
 
     def _train(self, until: int) -> None:
         wall, cpu = time.perf_counter(), time.process_time()
-        task, batch_size = self.dataset.task, self.config.batch_size
         while self.step < until:
-            self.last = self.agent.update(sample(self.rows, task, batch_size, self.generators))
+            self.last = self.agent.update(self.experience.batch(self.agent))
             self.step += 1
         if self.device != "cpu":
             torch.cuda.synchronize()
@@ -113,7 +113,7 @@ class Run:
         """Score every seed that has not diverged; the mean score."""
         began = time.perf_counter()
         seen = {name: values.reshape(len(values), -1).mean(1) for name, values in self.last.items()}
-        metrics = seen | self.agent.measure(self.dataset.transitions)
+        metrics = seen | self.agent.measure(self.experience.transitions)
         metrics = {name: values.tolist() for name, values in metrics.items()}
         if "kfac_seconds" in metrics:
             metrics["kfac_seconds_share"] = self._curvature_share(metrics.pop("kfac_seconds"))
@@ -121,14 +121,14 @@ class Run:
         self.timing["evaluation_seconds"] += time.perf_counter() - began
         scores = []
         for i, record in enumerate(self.records):
-            row = {name: values[i] for name, values in metrics.items()}
+            row = {name: values[i] for name, values in metrics.items()} | self.experience.metrics(i)
             if record.diverged:
                 continue
             if not all(map(math.isfinite, row.values())) or row.get("largest_value", 0.0) > LARGEST_VALUE:
                 record.describe(diverged_at=self.step)
                 continue
             mean = float(returns[i].mean())
-            score = self.dataset.task.score(mean)
+            score = self.task.score(mean)
             scores.append(score)
             record.metrics.append({"step": self.step} | row)
             record.scores.append(
@@ -137,7 +137,7 @@ class Run:
                     "return": mean,
                     "return_std": float(returns[i].std()),
                     "score": score,
-                    "score_std": self.dataset.task.score_spread(float(returns[i].std())),
+                    "score_std": self.task.score_spread(float(returns[i].std())),
                     "returns": " ".join(f"{value:g}" for value in returns[i]),
                 }
                 | self.timing
@@ -154,8 +154,10 @@ class Run:
     def state(self, i: int) -> dict[str, torch.Tensor]:
         """All that seed i's future depends on."""
         state = {name: tensor[i] if tensor.dim() else tensor for name, tensor in self.agent.tensors().items()}
-        return {name: tensor.clone() for name, tensor in state.items()} | {
-            "generator": self.generators[i].get_state()
+        return {
+            **{name: tensor.clone() for name, tensor in state.items()},
+            **self.experience.state(i),
+            "generator": self.generators[i].get_state(),
         }
 
     def save(self) -> None:
@@ -202,10 +204,11 @@ class Run:
             record.describe(status="running", process=os.getpid(), resumed_at=[*before, step])
             record.write_rows()
         restore(self.agent, self.generators, states)
+        self.experience.restore(states)
         self.step, self._timed = step, (0.0, self.timing["training_seconds"])
 
     def _description(self, record: Record) -> dict[str, Any]:
-        cell, dataset = self.cell, self.dataset
+        cell, source = self.cell, self.source
         return {
             "experiment": cell.experiment,
             "dataset": cell.dataset,
@@ -217,16 +220,16 @@ class Run:
             "config_hash": cell.config_hash,
             "protocol": dataclasses.asdict(cell.protocol),
             "stack": len(cell.seeds),
-            "dataset_source": dataset.source,
-            "dataset_sha256": dataset.sha256,
-            "dataset_rows": len(dataset),
-            "dataset_origin": dataset.origin,
-            "dataset_stands_for": dataset.stands_for,
-            "dataset_version": dataset.version,
-            "dataset_level": dataset.provenance.get("level"),
-            "dataset_score": dataset.task.score(float(dataset.episode_returns.mean())),
-            "env_id": dataset.task.env_id,
-            "task": dataclasses.asdict(dataset.task),
+            "dataset_source": source.source,
+            "dataset_sha256": source.sha256,
+            "dataset_rows": len(source) if isinstance(source, Dataset) else 0,
+            "dataset_origin": source.origin,
+            "dataset_stands_for": source.stands_for,
+            "dataset_version": source.version,
+            "dataset_level": source.provenance.get("level"),
+            "dataset_score": source.score,
+            "env_id": source.task.env_id,
+            "task": dataclasses.asdict(source.task),
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "versions": provenance.versions(),

@@ -21,12 +21,13 @@ import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from offline_gntd.datasets import Dataset, load
+from offline_gntd.datasets import Dataset
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, remove, write_bytes
 from offline_gntd.runs.attempt import Ending, Options, Progress, attempt, died
 from offline_gntd.runs.experiments import Cell
 from offline_gntd.runs.lock import Held, Lock
+from offline_gntd.runs.sources import Source, source_of
 
 STOP_SECONDS = 1.0  # between two looks at whether to stop
 
@@ -86,7 +87,7 @@ class Ray:
                     self.refused.append(Ending(cell, "held"))
                     continue
                 task = ray.remote(_shipped).options(max_retries=0, **resources)
-                arguments: tuple[Any, ...] = (self._ship(cell.source), _pack(cell))
+                arguments: tuple[Any, ...] = (self._ship(cell), _pack(cell))
             else:
                 task = ray.remote(_in_place).options(max_retries=0, **resources)
                 arguments = (self.token,)
@@ -110,13 +111,15 @@ class Ray:
     def stop(self) -> None:
         ray.get(self.desk.stop.remote())
 
-    def _ship(self, source: str) -> Any:
-        if source not in self.data:
-            dataset = load(source)
-            # Ray shares arrays between the processes of a node, and copies tensors
-            as_array: Any = dataset.rows.numpy()
-            self.data[source] = ray.put(dataclasses.replace(dataset, rows=as_array))
-        return self.data[source]
+    def _ship(self, cell: Cell) -> Any:
+        if cell.source not in self.data:
+            source: Any = source_of(cell)
+            if isinstance(source, Dataset):
+                # Ray shares arrays between the processes of a node, and copies tensors
+                as_array: Any = source.rows.numpy()
+                source = dataclasses.replace(source, rows=as_array)
+            self.data[cell.source] = ray.put(source)
+        return self.data[cell.source]
 
     def _ending(self, task: ray.ObjectRef) -> Ending:
         cell = self.tasks.pop(task)
@@ -167,11 +170,12 @@ def _in_place(cell: Cell, options: Options, desk: Any, token: Path) -> Ending:
     return Ending(cell, "stopped") if stop() else attempt(cell, options, desk.tell.remote, stop)
 
 
-def _shipped(cell: Cell, options: Options, desk: Any, dataset: Dataset, files: Files) -> Ending:
+def _shipped(cell: Cell, options: Options, desk: Any, source: Source, files: Files) -> Ending:
     stop = Stop(desk)
     if stop():
         return Ending(cell, "stopped")
-    dataset = dataclasses.replace(dataset, rows=torch.from_numpy(dataset.rows))
+    if isinstance(source, Dataset):
+        source = dataclasses.replace(source, rows=torch.from_numpy(source.rows))
     with tempfile.TemporaryDirectory(prefix="offline-gntd-") as folder:
         os.environ["OFFLINE_GNTD_HOME"] = folder
         _unpack(cell, files)
@@ -185,7 +189,7 @@ def _shipped(cell: Cell, options: Options, desk: Any, dataset: Dataset, files: F
                 delivered = checkpoints
                 ray.get(desk.tell.remote(Delivery(cell, _pack(cell))))
 
-        ending = attempt(cell, options, tell, stop, dataset)
+        ending = attempt(cell, options, tell, stop, source)
         ray.get(desk.tell.remote(Delivery(cell, _pack(cell))))
     return ending
 

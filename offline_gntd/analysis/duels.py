@@ -1,0 +1,95 @@
+"""One algorithm against another, task by task, with intervals: the paper's Figure 1 in numbers."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from offline_gntd.analysis import captions, statistics, values
+from offline_gntd.analysis.selection import Selection
+from offline_gntd.analysis.statistics import RESAMPLES, SEED, Estimate
+from offline_gntd.analysis.table import Cell, Row, Table, result, tenths
+from offline_gntd.analysis.values import Measure
+
+ALL = "final-1000000"  # more evaluations than any run has: the area under its curve
+
+
+def table(selection: Selection, measure: Measure) -> Table:
+    """Every algorithm but the first against the first, at the end of training and over all of it."""
+    readings = {"at the end": measure, "all of training": Measure(measure.metric, ALL)}
+    lines = [
+        {"dataset": dataset, "reading": reading} | line
+        for dataset in selection.experiment.dataset_names()
+        for reading, read in readings.items()
+        for line in _lines(selection, values.read(selection, read), dataset)
+    ]
+    first, *_ = selection.labels.values()
+    return Table(
+        selection.experiment.name,
+        _caption(selection, readings["at the end"]),
+        ("task", "mean return", "algorithm", "its own", first, "difference [95 %]"),
+        tuple(_row(line, selection.experiment.seeds) for line in lines),
+        pd.DataFrame(lines),
+        selection.missing,
+    )
+
+
+def difference(ours: np.ndarray, theirs: np.ndarray) -> Estimate:
+    """Of two means over seeds, which are drawn anew on either side."""
+    rng = np.random.default_rng(SEED)
+    means = [x[rng.integers(len(x), size=(RESAMPLES, len(x)))].mean(1) for x in (ours, theirs)]
+    low, high = statistics.interval(means[0] - means[1])
+    return Estimate(float(ours.mean() - theirs.mean()), float(low), float(high))
+
+
+def _lines(selection: Selection, runs: pd.DataFrame, dataset: str) -> list[dict[str, Any]]:
+    runs = runs[runs["dataset"] == dataset]
+    first, *others = selection.labels.items()
+    theirs = _summary(runs[runs["algorithm"] == first[0]])
+    lines = []
+    for algorithm, label in others:
+        own = runs[runs["algorithm"] == algorithm]
+        ours = _summary(own)
+        line: dict[str, Any] = {"algorithm": algorithm, "label": label} | ours
+        line |= {f"first_{name}": value for name, value in theirs.items()}
+        if ours["seeds"] and theirs["seeds"]:
+            found = difference(
+                own["value"].to_numpy(), runs[runs["algorithm"] == first[0]]["value"].to_numpy()
+            )
+            line |= {"difference": found.value, "low": found.low, "high": found.high}
+        lines.append(line)
+    return lines
+
+
+def _summary(runs: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "seeds": len(runs),
+        "diverged": int(runs["diverged"].sum()),
+        "return": runs["value"].mean(),
+        "return_std": runs["value"].std(),
+    }
+
+
+def _row(line: dict[str, Any], expected: int) -> Row:
+    theirs = {name.removeprefix("first_"): value for name, value in line.items() if name.startswith("first_")}
+    texts = [result(each, "return", expected) if each["seeds"] else "missing" for each in (line, theirs)]
+    told = Cell("missing")
+    if "difference" in line:
+        interval = f"[{tenths(line['low'])}, {tenths(line['high'])}]"
+        told = Cell(f"{tenths(line['difference'])} {interval}", bold=line["low"] > 0 or line["high"] < 0)
+    return (Cell(line["dataset"]), Cell(line["reading"]), Cell(line["label"]), *map(Cell, texts), told)
+
+
+def _caption(selection: Selection, measure: Measure) -> str:
+    rows = values.read(selection, measure)["evaluations"]
+    parts = [
+        captions.training(selection),
+        captions.data(selection),
+        f"At the end: a run's value is {measure.words(int(rows.max()))}; all of training: the mean of all",
+        f"its evaluations; {captions.SPREAD}. Differences have 95 % percentile intervals of {RESAMPLES:,}",
+        "resamples, seeds drawn anew on either side; bold where they leave out 0.",
+        *statistics.caution(selection.experiment.seeds),
+        *captions.marks(selection),
+        *selection.notes,
+    ]
+    return " ".join(parts)
