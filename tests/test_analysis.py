@@ -6,7 +6,17 @@ import pandas as pd
 import pytest
 from fabricated import d4rl, write_run
 
-from offline_gntd.analysis import aggregates, bellman, beside, captions, grid, mixtures, published, values
+from offline_gntd.analysis import (
+    aggregates,
+    bellman,
+    beside,
+    captions,
+    grid,
+    mixtures,
+    published,
+    render,
+    values,
+)
 from offline_gntd.analysis.grid import Layout
 from offline_gntd.analysis.selection import Absent, select
 from offline_gntd.analysis.table import Cell, Table
@@ -419,3 +429,15 @@ def test_a_caption_says_what_the_policies_behind_built_splits_reached():
 
 def test_a_caption_of_discrete_sets_names_no_levels(study):
     assert "Levels" not in captions.data(select("study"))
+
+
+def test_any_metric_can_be_duelled_over(study):
+    table, _ = render.table("study", kind="duels", metric="bellman_error")
+    (last, whole) = table.rows
+    assert [cell.text for cell in last[:3]] == ["cartpole-replay", "at the end", "DQN"]
+    assert last[3].text == "0.50 ± 0.14"
+    assert last[5] == Cell("−7.50 [−8.60, −6.40]", bold=True)  # 7 and 9 against 0.4 and 0.6
+    assert whole[3].text == "0.55 ± 0.14"
+    assert table.columns[1] == "mean bellman error"
+    with pytest.raises(UserError, match="--metric is for grids and duels"):
+        render.table("study", kind="improvement", metric="bellman_error")

@@ -1,5 +1,6 @@
-"""One algorithm against another, task by task, with intervals: the paper's Figure 1 in numbers."""
+"""One algorithm against another, dataset by dataset, with intervals; the paper's Figure 1 in numbers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,10 @@ import pandas as pd
 from offline_gntd.analysis import captions, statistics, values
 from offline_gntd.analysis.selection import Selection
 from offline_gntd.analysis.statistics import RESAMPLES, SEED, Estimate
-from offline_gntd.analysis.table import Cell, Row, Table, result, tenths
+from offline_gntd.analysis.table import Cell, Row, Table, number, result, tenths
 from offline_gntd.analysis.values import Measure
 
+DIFFERENCE = "difference [95 %]"
 ALL = "final-1000000"  # more evaluations than any run has: the area under its curve
 
 
@@ -27,8 +29,15 @@ def table(selection: Selection, measure: Measure) -> Table:
     return Table(
         selection.experiment.name,
         _caption(selection, readings["at the end"]),
-        ("task", "mean return", "algorithm", "its own", first, "difference [95 %]"),
-        tuple(_row(line, selection.experiment.seeds) for line in lines),
+        (
+            "task" if selection.online else "dataset",
+            words(measure),
+            "algorithm",
+            "its own",
+            first,
+            DIFFERENCE,
+        ),
+        tuple(_row(line, selection.experiment.seeds, written(measure)) for line in lines),
         pd.DataFrame(lines),
         selection.missing,
     )
@@ -65,18 +74,28 @@ def _summary(runs: pd.DataFrame) -> dict[str, Any]:
     return {
         "seeds": len(runs),
         "diverged": int(runs["diverged"].sum()),
-        "return": runs["value"].mean(),
-        "return_std": runs["value"].std(),
+        "value": runs["value"].mean(),
+        "value_std": runs["value"].std(),
     }
 
 
-def _row(line: dict[str, Any], expected: int) -> Row:
+def words(measure: Measure) -> str:
+    return f"mean {measure.metric.replace('_', ' ')}"
+
+
+def written(measure: Measure) -> Callable[[float], str]:
+    return tenths if measure.metric in ("score", "return") else number
+
+
+def _row(line: dict[str, Any], expected: int, written: Callable[[float], str]) -> Row:
     theirs = {name.removeprefix("first_"): value for name, value in line.items() if name.startswith("first_")}
-    texts = [result(each, "return", expected) if each["seeds"] else "missing" for each in (line, theirs)]
+    texts = [
+        result(each, "value", expected, written) if each["seeds"] else "missing" for each in (line, theirs)
+    ]
     told = Cell("missing")
     if "difference" in line:
-        interval = f"[{tenths(line['low'])}, {tenths(line['high'])}]"
-        told = Cell(f"{tenths(line['difference'])} {interval}", bold=line["low"] > 0 or line["high"] < 0)
+        interval = f"[{written(line['low'])}, {written(line['high'])}]"
+        told = Cell(f"{written(line['difference'])} {interval}", bold=line["low"] > 0 or line["high"] < 0)
     return (Cell(line["dataset"]), Cell(line["reading"]), Cell(line["label"]), *map(Cell, texts), told)
 
 

@@ -18,6 +18,7 @@ KINDS = {
     "statistics": aggregates.table,
     "improvement": aggregates.improvement_table,
     "published": beside.table,
+    "duels": duels.table,
 }
 TABLE1 = ("table1", "quickstart")  # shown as the paper's Table 1; table2 and others as grids of scores
 FIGURE1 = "figure1"  # shown as one algorithm against the other
@@ -64,8 +65,10 @@ def table(
     measure = Measure(metric or usual(experiment).metric, protocol or usual(experiment).protocol)
     if kind is not None and kind not in KINDS:
         raise unknown("kind of table", kind, KINDS)
-    if kind and (metric or rows or columns):
-        raise UserError(f"--metric, --rows and --columns lay out a grid; the {kind} table is of scores")
+    if kind and (rows or columns):
+        raise UserError(f"--rows and --columns lay out a grid, not the {kind} table")
+    if kind and metric and kind != "duels":
+        raise UserError(f"--metric is for grids and duels; the {kind} table is of scores")
     selection = select(experiment, datasets, algorithms, mixed)
     if kind:
         made = KINDS[kind](selection, measure)

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 FORMATS = ("md", "tex", "csv", "html")
-KINDS = ("statistics", "improvement", "published")
+KINDS = ("statistics", "improvement", "published", "duels")
 FIGURES = ("updates", "seconds", "bellman", "profiles", "efficiency", "kfac")
 
 
@@ -15,7 +15,7 @@ def add_commands(commands) -> None:
     command.add_argument(
         "--kind",
         choices=KINDS,
-        help="instead of the main table: aggregates, who beats whom, published numbers beside ours",
+        help="instead of the main table: aggregates, who beats whom, published numbers beside, differences",
     )
     command.add_argument(
         "--metric", metavar="M", help="a column of the results: score, return, bellman_error …"
