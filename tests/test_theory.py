@@ -257,6 +257,9 @@ def test_what_is_missing_is_said_and_nothing_is_fitted_without_it(small, capsys)
     assert f"| {analysis.setting_of(missing)} | everything | — | — | missing |" in table.out
     assert f"missing: {analysis.setting_of(missing)}: measurement {theory.key(missing)}" in table.err
     assert main(["figure", "theory"]) == 2
+    assert main(["report"]) == 0
+    report = (theory.home() / "analysis" / "report.html").read_text()
+    assert f"theory is not shown: {count} measurements of theory are missing" in report
     assert f"{count} measurements of theory are missing" in capsys.readouterr().err
 
 

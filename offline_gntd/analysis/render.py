@@ -13,6 +13,7 @@ from offline_gntd.datasets.names import safe
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.files import home, write_text, writing
 from offline_gntd.runs.experiments import with_results
+from offline_gntd.runs.theory import finished as measured
 
 KINDS = {
     "statistics": aggregates.table,
@@ -122,19 +123,19 @@ def _axes(rows: str | None, columns: str | None) -> tuple[str, str]:
 
 def report(experiments: Sequence[str] = (), mixed: bool = False) -> Path:
     """One page about the experiments named, or about all that have results."""
-    from offline_gntd.analysis.report import page_of
+    from offline_gntd.analysis.report import page_of, section, theory_section
 
-    names = experiments or with_results()
+    names = experiments or [*with_results(), *([theory.NAME] if measured() else [])]
     if not names:
         raise UserError("there are no results to report on; make some with: offline-gntd quickstart")
-    selections, refused = [], []
+    sections, refused = {}, []
     for name in names:
         try:
-            selections.append(select(name, mixed=mixed))
+            sections[name] = theory_section() if name == theory.NAME else section(select(name, mixed=mixed))
         except UserError as error:
             if experiments:  # asked for by name
                 raise
             refused.append(f"{name} is not shown: {error}")
     written = path("report", "html")
-    write_text(written, page_of(selections, refused))
+    write_text(written, page_of(sections, refused))
     return written

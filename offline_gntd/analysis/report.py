@@ -6,8 +6,20 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from offline_gntd import __version__
-from offline_gntd.analysis import aggregates, beside, cautions, figures, page, render, statistics
+from offline_gntd.analysis import (
+    aggregates,
+    beside,
+    cautions,
+    figures,
+    page,
+    render,
+    statistics,
+    theory,
+    theory_figures,
+)
 from offline_gntd.analysis.axes import flat, text
 from offline_gntd.analysis.published import read
 from offline_gntd.analysis.selection import Selection
@@ -21,17 +33,16 @@ TITLES = {
 }
 
 
-def page_of(selections: list[Selection], refused: Iterable[str] = ()) -> str:
-    """One section per experiment; what could not be shown is said at the top."""
-    names = [selection.experiment.name for selection in selections]
-    links = "".join(f'<li><a href="#{escape(name)}-section">{escape(name)}</a></li>' for name in names)
+def page_of(sections: dict[str, str], refused: Iterable[str] = ()) -> str:
+    """Sections under their names; what could not be shown is said at the top."""
+    links = "".join(f'<li><a href="#{escape(name)}-section">{escape(name)}</a></li>' for name in sections)
     parts = [
         f"<h1>offline_gntd {escape(__version__)}: results</h1>",
         "<p>Tables sort by the column whose head is pressed. Every cell can be traced: "
         "<code>offline-gntd explain EXPERIMENT DATASET ALGORITHM</code>.</p>",
         page.warnings(refused),
         f"<nav><ul>{links}</ul></nav>",
-        *map(section, selections),
+        *sections.values(),
         _sources(),
     ]
     return page.whole("offline_gntd: results", "\n".join(parts))
@@ -57,6 +68,18 @@ def section(selection: Selection) -> str:
     )
 
 
+def theory_section() -> str:
+    table = page.table(theory.table(), "Predicted and measured")
+    drawn = theory_figures.draw(columns=2)
+    pictures = "".join(_picture(figure, f"theory: {kind}") for kind, figure in drawn.items())
+    return "\n".join(
+        [
+            f'<section id="{theory.NAME}-section"><h2>{theory.NAME}</h2>',
+            f'{table}<h3>Figures</h3><div class="figures">{pictures}</div></section>',
+        ]
+    )
+
+
 def tables(selection: Selection) -> Iterable[str]:
     """The main one, and those of the others that apply."""
     yield page.table(render.main_table(selection), "Results")
@@ -70,15 +93,18 @@ def tables(selection: Selection) -> Iterable[str]:
 def _figures(selection: Selection) -> Iterable[str]:
     drawn = figures.draw(selection, render.usual(selection.experiment.name), columns=1)
     for kind, figure in drawn.items():
-        data = io.BytesIO()
-        figure.savefig(data, format="png", dpi=150)
-        figures.close(figure)
-        picture = base64.b64encode(data.getvalue()).decode()
-        caption = escape(figures.caption(selection, kind))
-        yield (
-            f'<figure><img alt="{caption}" src="data:image/png;base64,{picture}">'
-            f"<figcaption>{caption}</figcaption></figure>"
-        )
+        yield _picture(figure, figures.caption(selection, kind))
+
+
+def _picture(figure: Figure, caption: str) -> str:
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=150)
+    figures.close(figure)
+    picture, words = base64.b64encode(data.getvalue()).decode(), escape(caption)
+    return (
+        f'<figure><img alt="{words}" src="data:image/png;base64,{picture}">'
+        f"<figcaption>{words}</figcaption></figure>"
+    )
 
 
 def _protocol(selection: Selection) -> str:
