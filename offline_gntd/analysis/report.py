@@ -70,7 +70,7 @@ def section(selection: Selection) -> str:
 
 def theory_section() -> str:
     table = page.table(theory.table(), "Predicted and measured")
-    drawn = theory_figures.draw(columns=2)
+    drawn = theory_figures.draw(columns=1)
     pictures = "".join(_picture(figure, f"theory: {kind}") for kind, figure in drawn.items())
     return "\n".join(
         [
