@@ -10,6 +10,8 @@ from offline_gntd.kfac import KFAC, KroneckerFactors
 from offline_gntd.learner import Learner, tensors_of
 from offline_gntd.networks import MLP
 
+LOOK_EVERY = 20  # updates from one look at the length of the step to the next
+
 
 class Critic(Learner):
     """Q-networks with their tape, curvature and optimiser.
@@ -58,9 +60,11 @@ class Critic(Learner):
 
     def _precondition(self, curvature: KroneckerFactors) -> None:
         began = time.perf_counter()
-        gradient_norm = self._step_norm() if curvature.refresh() else None
+        looks = int(curvature.updates) % LOOK_EVERY == 0
+        curvature.refresh()
+        gradient_norm = self._step_norm() if looks else None
         curvature.precondition()
-        if gradient_norm is not None:  # a diagnostic, not worth its time at every update
+        if gradient_norm is not None:
             torch.div(self._step_norm(), gradient_norm, out=self.step_ratio)
         self.curvature_seconds += time.perf_counter() - began
 

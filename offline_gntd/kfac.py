@@ -73,16 +73,14 @@ class KroneckerFactors:
         """Whether the next refresh takes in the tape's batch."""
         return int(self.updates) % self.config.factor_every == 0
 
-    def refresh(self) -> bool:
-        """Take in the tape's batch, as far as this update is one that refreshes; whether inverses are new."""
+    def refresh(self) -> None:
+        """Take in the tape's batch, as far as this update is one that refreshes."""
         count = int(self.updates)
         if self.due:
             self._average(first=count == 0)
-        renewed = count % self.config.inverse_every == 0
-        if renewed:
+        if count % self.config.inverse_every == 0:
             self._invert()
         self.updates += 1
-        return renewed
 
     def _average(self, first: bool) -> None:
         eta = self.config.momentum
@@ -92,14 +90,15 @@ class KroneckerFactors:
             average_second_moment(G, q, eta if self.config.average_G and not first else 1.0)
 
     def _invert(self) -> None:
+        layers = []
         for l, (P, G, damping) in enumerate(self._layers()):
             on_P, on_G = self._split(P, G, damping)
             invert_P = damped_root if _is_solved(self.tape.weights[l]) else damped_inverse
             sound = invert_P(P, on_P, out=self.P_inverse[l])
-            sound &= damped_inverse(G, on_G, out=self.G_inverse[l])
-            self.failures[:, l] += ~sound
-            self.boost[:, l] *= torch.where(sound, 0.9, 10.0)
-        self.boost.clamp_(1, 1e12)
+            layers.append(sound & damped_inverse(G, on_G, out=self.G_inverse[l]))
+        sound = torch.stack(layers, -1)  # [networks, layers]
+        self.failures += ~sound
+        self.boost.mul_(torch.where(sound, 0.9, 10.0)).clamp_(1, 1e12)
 
     def _layers(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """P, G and the damping in force of every layer."""

@@ -108,10 +108,12 @@ def _invert(matrices: Tensor) -> Tensor:
         return matrices.reciprocal_()[:, 0, 0] > 0
     if n <= SMALL or on_device(matrices):
         cholesky, info = torch.linalg.cholesky_ex(matrices)
-        diagonal = _diagonal(cholesky)
-        diagonal.copy_(torch.where(diagonal > 0, diagonal, 1))  # cholesky_inverse raises on a zero
+        sound = info == 0
+        if on_device(matrices) or not sound.all():
+            diagonal = _diagonal(cholesky)
+            diagonal.copy_(torch.where(diagonal > 0, diagonal, 1))  # cholesky_inverse raises on a zero
         matrices.copy_(torch.cholesky_inverse(cholesky))
-        return info == 0
+        return sound
     half = n // 2
     A, B, C = matrices[:, :half, :half], matrices[:, half:, :half], matrices[:, half:, half:]
     sound = _invert(A)
