@@ -27,7 +27,7 @@ class PolicyIteration(Settings):
     batch_size: int = 512  # samples collected per round
     environments: int = 16  # of each seed, stepped together
     evaluation_steps: int = 25  # of the critic per round, each on the whole batch
-    actor_learning_rate: float = 3e-3  # one step per round
+    actor_learning_rate: float = 3e-4  # one step per round
     critic_learning_rate: float = 3e-4  # β
     optimiser: str = "adam"  # adam | plain; of the critic. The policy's is Adam
     discount: float = 0.99  # γ
