@@ -210,7 +210,7 @@ class Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize("algorithm", ["td3_bc", "gntd3_bc"])
+@pytest.mark.parametrize("algorithm", [pytest.param("td3_bc", marks=pytest.mark.slow), "gntd3_bc"])
 def test_a_training_of_a_seed_is_the_same_stopped_or_not(algorithm, monkeypatch, tmp_path):
     practice = dataclasses.replace(QUICK, algorithm=algorithm + SMALL)
 
