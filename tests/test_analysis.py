@@ -439,5 +439,7 @@ def test_any_metric_can_be_duelled_over(study):
     assert last[5] == Cell("−7.50 [−8.60, −6.40]", bold=True)  # 7 and 9 against 0.4 and 0.6
     assert whole[3].text == "0.55 ± 0.14"
     assert table.columns[1] == "mean bellman error"
+    with pytest.raises(UserError, match="a duel takes two algorithms"):
+        render.table("study", kind="duels", algorithms=["td"])
     with pytest.raises(UserError, match="--metric is for grids and duels"):
         render.table("study", kind="improvement", metric="bellman_error")

@@ -123,6 +123,7 @@ def test_a_stored_policy_is_scored_again(capsys):
         (["--datasets", "Pendulum-v1"], "takes actions from -2 to 2"),
         (["--algorithms", "td3_bc"], "Hopper-v5 is an environment, and td3_bc learns from a dataset"),
         (["--set", "environments=7"], "no multiple of 7 environments"),
+        (["--set", "evaluation_steps=0"], "evaluation_steps must be at least 1"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):

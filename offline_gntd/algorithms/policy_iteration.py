@@ -76,8 +76,9 @@ class PolicyIterationAgent(Agent):
 
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         """A round."""
-        seen = [self._evaluate(batch) for _ in range(self.config.evaluation_steps)]
-        return seen[-1] | {"entropy": self._improve(batch.obs)}
+        for _ in range(self.config.evaluation_steps):
+            seen = self._evaluate(batch)
+        return seen | {"entropy": self._improve(batch.obs)}
 
     def _evaluate(self, batch: Transitions) -> dict[str, Tensor]:
         next_action = self.explore(batch.next_obs)

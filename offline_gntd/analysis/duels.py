@@ -11,33 +11,41 @@ from offline_gntd.analysis.selection import Selection
 from offline_gntd.analysis.statistics import RESAMPLES, SEED, Estimate
 from offline_gntd.analysis.table import Cell, Row, Table, number, result, tenths
 from offline_gntd.analysis.values import Measure
+from offline_gntd.errors import UserError
 
-DIFFERENCE = "difference [95 %]"
 ALL = "final-1000000"  # more evaluations than any run has: the area under its curve
 
 
 def table(selection: Selection, measure: Measure) -> Table:
     """Every algorithm but the first against the first, at the end of training and over all of it."""
-    readings = {"at the end": measure, "all of training": Measure(measure.metric, ALL)}
+    if len(selection.labels) < 2:
+        raise UserError(f"a duel takes two algorithms, and this is of {', '.join(selection.labels)} alone")
+    whole = Measure(measure.metric, ALL)
+    readings = {
+        "at the end": values.read(selection, measure),
+        "all of training": values.read(selection, whole),
+    }
     lines = [
         {"dataset": dataset, "reading": reading} | line
         for dataset in selection.experiment.dataset_names()
-        for reading, read in readings.items()
-        for line in _lines(selection, values.read(selection, read), dataset)
+        for reading, runs in readings.items()
+        for line in _lines(selection, runs[runs["dataset"] == dataset])
     ]
     first, *_ = selection.labels.values()
+    words = f"mean {measure.metric.replace('_', ' ')}"
+    written = tenths if measure.metric in ("score", "return") else number
     return Table(
         selection.experiment.name,
-        _caption(selection, readings["at the end"]),
+        _caption(selection, measure, int(readings["at the end"]["evaluations"].max())),
         (
             "task" if selection.online else "dataset",
-            words(measure),
+            words,
             "algorithm",
             "its own",
             first,
-            DIFFERENCE,
+            "difference [95 %]",
         ),
-        tuple(_row(line, selection.experiment.seeds, written(measure)) for line in lines),
+        tuple(_row(line, selection.experiment.seeds, written) for line in lines),
         pd.DataFrame(lines),
         selection.missing,
     )
@@ -51,20 +59,16 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> Estimate:
     return Estimate(float(ours.mean() - theirs.mean()), float(low), float(high))
 
 
-def _lines(selection: Selection, runs: pd.DataFrame, dataset: str) -> list[dict[str, Any]]:
-    runs = runs[runs["dataset"] == dataset]
-    first, *others = selection.labels.items()
-    theirs = _summary(runs[runs["algorithm"] == first[0]])
-    lines = []
+def _lines(selection: Selection, runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Of one dataset."""
+    (first, _), *others = selection.labels.items()
+    theirs, lines = runs[runs["algorithm"] == first], []
     for algorithm, label in others:
-        own = runs[runs["algorithm"] == algorithm]
-        ours = _summary(own)
-        line: dict[str, Any] = {"algorithm": algorithm, "label": label} | ours
-        line |= {f"first_{name}": value for name, value in theirs.items()}
-        if ours["seeds"] and theirs["seeds"]:
-            found = difference(
-                own["value"].to_numpy(), runs[runs["algorithm"] == first[0]]["value"].to_numpy()
-            )
+        ours = runs[runs["algorithm"] == algorithm]
+        line: dict[str, Any] = {"algorithm": algorithm, "label": label} | _summary(ours)
+        line |= {f"first_{name}": value for name, value in _summary(theirs).items()}
+        if len(ours) and len(theirs):
+            found = difference(ours["value"].to_numpy(), theirs["value"].to_numpy())
             line |= {"difference": found.value, "low": found.low, "high": found.high}
         lines.append(line)
     return lines
@@ -79,14 +83,6 @@ def _summary(runs: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def words(measure: Measure) -> str:
-    return f"mean {measure.metric.replace('_', ' ')}"
-
-
-def written(measure: Measure) -> Callable[[float], str]:
-    return tenths if measure.metric in ("score", "return") else number
-
-
 def _row(line: dict[str, Any], expected: int, written: Callable[[float], str]) -> Row:
     theirs = {name.removeprefix("first_"): value for name, value in line.items() if name.startswith("first_")}
     texts = [
@@ -99,12 +95,11 @@ def _row(line: dict[str, Any], expected: int, written: Callable[[float], str]) -
     return (Cell(line["dataset"]), Cell(line["reading"]), Cell(line["label"]), *map(Cell, texts), told)
 
 
-def _caption(selection: Selection, measure: Measure) -> str:
-    rows = values.read(selection, measure)["evaluations"]
+def _caption(selection: Selection, measure: Measure, evaluations: int) -> str:
     parts = [
         captions.training(selection),
         captions.data(selection),
-        f"At the end: a run's value is {measure.words(int(rows.max()))}; all of training: the mean of all",
+        f"At the end: a run's value is {measure.words(evaluations)}; all of training: the mean of all",
         f"its evaluations; {captions.SPREAD}. Differences have 95 % percentile intervals of {RESAMPLES:,}",
         "resamples, seeds drawn anew on either side; bold where they leave out 0.",
         *statistics.caution(selection.experiment.seeds),

@@ -1,27 +1,20 @@
 """Slopes on logarithmic axes, and intervals from drawing the seeds again."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
+from offline_gntd.analysis.statistics import Estimate, interval
+
 DRAWS = 1_000
-LEVEL = 95  # percent
-
-
-class Estimate(NamedTuple):
-    value: float
-    low: float  # of the bootstrap interval over seeds
-    high: float
 
 
 def estimate(statistic: Callable[[np.ndarray], float], seeds: int) -> Estimate:
     """A statistic of the seeds chosen (their indices), for all of them and for draws with replacement."""
     rng = np.random.default_rng(0)
-    draws = [statistic(rng.integers(seeds, size=seeds)) for _ in range(DRAWS)]
-    tails = (50 - LEVEL / 2, 50 + LEVEL / 2)
-    finite = [value for value in draws if np.isfinite(value)]
-    low, high = np.percentile(finite, tails) if finite else (np.nan, np.nan)
+    draws = np.array([statistic(rng.integers(seeds, size=seeds)) for _ in range(DRAWS)])
+    finite = draws[np.isfinite(draws)]
+    low, high = interval(finite) if len(finite) else (np.nan, np.nan)
     return Estimate(statistic(np.arange(seeds)), float(low), float(high))
 
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from offline_gntd.analysis.slopes import Estimate, estimate, exponent, mean, slope
+from offline_gntd.analysis.slopes import estimate, exponent, mean, slope
+from offline_gntd.analysis.statistics import Estimate
 from offline_gntd.analysis.table import Cell, Table, minus
 from offline_gntd.runs import theory
 from offline_gntd.runs.theory import Measurement

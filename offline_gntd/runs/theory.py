@@ -18,10 +18,10 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
+from offline_gntd import processes
 from offline_gntd.configuration import digest, to_dict
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, read_json, require_writable, write_json, write_text
-from offline_gntd.processes import prepare
 from offline_gntd.runs import provenance
 from offline_gntd.theory.approximations import SETTINGS
 from offline_gntd.theory.chains import PROBLEMS
@@ -69,12 +69,12 @@ def run(workers: int | None = None, redo: bool = False) -> tuple[int, int]:
     """Make what is missing; how many were made, and how many there were."""
     if workers is not None and workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}")
-    wanted = measurements()
-    todo = [measurement for name, measurement in wanted.items() if redo or name not in finished()]
+    wanted, done = measurements(), set() if redo else finished()
+    todo = [measurement for name, measurement in wanted.items() if name not in done]
     if todo:
         require_writable(_folder())
         context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(workers or os.cpu_count(), context, prepare) as pool:
+        with concurrent.futures.ProcessPoolExecutor(workers or os.cpu_count(), context, _prepare) as pool:
             try:
                 for _ in tqdm(pool.map(make, todo), NAME, len(todo), disable=None):
                     pass
@@ -82,6 +82,11 @@ def run(workers: int | None = None, redo: bool = False) -> tuple[int, int]:
                 pool.shutdown(cancel_futures=True)
                 raise
     return len(todo), len(wanted) - len(todo)
+
+
+def _prepare() -> None:
+    processes.prepare()
+    processes.end_with_parent()
 
 
 def make(measurement: Measurement) -> None:
