@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,10 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
     assert len(found.evaluations) == 12
     again = grid.run(STUDY, workers=2, quiet=True)
     assert counts(again)["finished_before"] == 4
+    # what is finished is added to what was asked for, too
+    experiments.stored_path("study").write_text(json.dumps(replace(STUDY, seeds=1).to_dict()))
+    grid.run(STUDY, quiet=True)
+    assert experiments.find("study") == STUDY
     (STUDY.cells()[0].folder(1) / "run.json").unlink()
     assert [cell.seeds for cell in plan(STUDY).todo] == [(0, 1)]  # the stack that seed 1 belongs to
     # the shipped form counts as done, and reads like the folders

@@ -66,6 +66,8 @@ def run(
         raise error
     outcome = Outcome(plan.finished, plan.stale)
     if not plan.todo:
+        if experiments.stored_path(experiment.name).exists() and not plan.stale:
+            experiments.store(experiment)  # runs made some other way are asked for from now on
         return outcome
     require_writable(experiments.stored_path(experiment.name).parent)
     estimates = rates.measured()
