@@ -6,6 +6,7 @@ TD3+BC is the critic and nothing else.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from offline_gntd.algorithms.continuous import Agent, Settings
@@ -35,6 +36,7 @@ class BCAgent(Agent):
     def act(self, obs: Tensor) -> Tensor:
         return self.policy.network(self.normalise(obs)).tanh_()
 
+    @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         action = self.policy.forward(self.normalise(batch.obs))  # [seeds, batch, action_dim]
         error = action - batch.action

@@ -89,6 +89,7 @@ class BCQAgent(ActorCritic):
     def _perturbed(self, action: Tensor, direction: Tensor) -> Tensor:
         return (action + self.config.perturbation * direction).clamp_(-1, 1)
 
+    @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
         vae_loss = self._fit_vae(obs, batch.action)

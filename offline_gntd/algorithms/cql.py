@@ -72,6 +72,7 @@ class CQLAgent(ActorCritic):
     def _greedy(self, obs: Tensor) -> Tensor:
         return Gaussian.of(self.policy.network(obs)).mean.tanh()
 
+    @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         """All losses are those of the parameters before the update, but for the temperature's."""
         config, shape = self.config, (self.config.batch_size, 1 + self.config.samples, self.task.action_dim)

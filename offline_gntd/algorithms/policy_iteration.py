@@ -74,6 +74,7 @@ class PolicyIterationAgent(Agent):
         action, log_density = policy.sample(noise[..., None, :])
         return action[..., 0, :], noise, log_density[..., 0]
 
+    @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         """A round."""
         for _ in range(self.config.evaluation_steps):

@@ -75,6 +75,7 @@ class QLearner:
         random = torch.stack([torch.rand(shape, generator=g) for g in generators]) < epsilon
         return torch.where(random, drawn, self.act(obs))
 
+    @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         next_value = self.target_tape.forward(batch.next_obs).amax(-1)  # [seeds, batch]
         target = bellman.target(batch, next_value, self.config.discount)

@@ -61,6 +61,7 @@ class TD3BCAgent(ActorCritic):
         action = self.act(obs)
         return action.add_(normal(self.generators, *action.shape[1:], std=noise)).clamp_(-1, 1)
 
+    @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
         target = bellman.target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
