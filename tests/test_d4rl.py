@@ -1,10 +1,11 @@
 """D4RL's names and layouts, and the rule for episode boundaries."""
 
+import h5py
 import numpy as np
 import pytest
 from d4rl_files import AWKWARD, arrays, write
 
-from offline_gntd.datasets import Missing, catalogue, d4rl, load
+from offline_gntd.datasets import Missing, catalogue, d4rl, hdf5, load
 from offline_gntd.datasets.locomotion import LOCOMOTION
 from offline_gntd.errors import UserError
 
@@ -68,6 +69,19 @@ def test_half_cheetah_v0_has_episodes_of_999_steps(tmp_path):
     data = arrays("v0-old", "halfcheetah", ends=(), steps=2500)
     assert load(write(tmp_path / "halfcheetah_medium.hdf5", data)).episode_lengths.tolist() == [999, 999, 502]
     assert load(write(tmp_path / "halfcheetah-mine.hdf5", data)).episode_lengths.tolist() == [1000, 1000, 500]
+
+
+def test_a_file_of_many_arrays_is_checked_with_one_open_at_a_time(tmp_path, monkeypatch):
+    path = write(tmp_path / "many.hdf5", {f"episode_{i}/rewards": np.zeros(3, np.float32) for i in range(20)})
+    opened = []
+
+    def look(item, *_):
+        opened.append(h5py.h5f.get_obj_count(item.file.id, h5py.h5f.OBJ_DATASET))
+
+    monkeypatch.setattr(hdf5, "_refuse_incredible_size", look)
+    hdf5.check(path)
+    assert len(opened) == 20
+    assert max(opened) <= 2  # the last is let go of as the next comes
 
 
 def test_statistics_of_observations_are_numpys(tmp_path):

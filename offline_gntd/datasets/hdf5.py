@@ -37,28 +37,44 @@ class Column:
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[Mapping[str, Column]]:
     """The arrays of a file by their full names, `infos/qpos`, while it is open."""
+    with _arrays(path) as arrays:
+        yield {name: Column(f"{name} of {path}", item) for name, item in arrays}
+
+
+def check(path: Path) -> None:
+    """Refuse what `reading` would, with one array open at a time: thousands at once take gigabytes."""
+    with _arrays(path) as arrays:
+        for _ in arrays:
+            pass
+
+
+@contextlib.contextmanager
+def _arrays(path: Path) -> Iterator[Iterator[tuple[str, Any]]]:
     import h5py
 
     check_is_file(path)
     with _as_user_error(str(path)):
         file = h5py.File(path, "r", locking=False)
     try:
-        names = refuse_links(file, path)
-        size = path.stat().st_size
-        with _as_user_error(str(path)):
-            file.visit(names.append)
-        columns = {}
-        for name in names:
-            with _as_user_error(f"{name} of {path}"):
-                item = file[name]
-                if isinstance(item, h5py.Dataset) and item.shape is not None:  # h5py.Empty holds nothing
-                    _refuse_outside_storage(item, f"{name} of {path}")
-                    _refuse_incredible_size(item, size, f"{name} of {path}")
-                    columns[name] = Column(f"{name} of {path}", item)
-        yield columns
+        yield _sound_arrays(file, path)
     finally:
         with contextlib.suppress(Exception):  # a damaged file may fail to close as well
             file.close()
+
+
+def _sound_arrays(file: Any, path: Path) -> Iterator[tuple[str, Any]]:
+    """Every array with its name, checked as it comes."""
+    import h5py
+
+    size = path.stat().st_size
+    for name in _links(file, path):
+        with _as_user_error(f"{name} of {path}"):
+            item = file[name]
+            if not isinstance(item, h5py.Dataset) or item.shape is None:  # h5py.Empty holds nothing
+                continue
+            _refuse_outside_storage(item, f"{name} of {path}")
+            _refuse_incredible_size(item, size, f"{name} of {path}")
+        yield name, item
 
 
 def check_is_file(path: Path) -> None:
@@ -72,24 +88,21 @@ def check_is_file(path: Path) -> None:
         raise UserError(f"{path} is empty")
 
 
-def refuse_links(file: Any, path: Path) -> list[str]:
-    """The file's soft links. None may name another file; then a soft link cannot leave this one either."""
+def _links(file: Any, path: Path) -> list[str]:
+    """All that is in the file. No link may name another file; then a soft link cannot leave this one either."""
     import h5py
 
-    soft: list[str] = []
+    inside: list[str] = []
     outside: list[str] = []
 
     def visit(name: str, link: Any) -> None:
-        if isinstance(link, h5py.SoftLink):
-            soft.append(name)
-        elif not isinstance(link, h5py.HardLink):
-            outside.append(name)
+        (inside if isinstance(link, h5py.HardLink | h5py.SoftLink) else outside).append(name)
 
     with _as_user_error(str(path)):
         file.visititems_links(visit)
     if outside:
         raise UserError(f"{path} is refused: {outside[0]!r} in it is a link to another file")
-    return soft
+    return inside
 
 
 def _refuse_outside_storage(item: Any, where: str) -> None:

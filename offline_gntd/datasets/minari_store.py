@@ -272,8 +272,7 @@ def _opened(folder: Path) -> Iterator[Any]:
 
     data = folder / "data"
     if (data / "main_data.hdf5").is_file():
-        with hdf5.reading(data / "main_data.hdf5"):
-            pass  # links to other files and sizes no one can believe are refused here
+        hdf5.check(data / "main_data.hdf5")
     with _as_user_error(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dataset = minari.MinariDataset(data)
