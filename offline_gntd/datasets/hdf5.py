@@ -89,7 +89,7 @@ def check_is_file(path: Path) -> None:
 
 
 def _links(file: Any, path: Path) -> list[str]:
-    """All that is in the file. No link may name another file; then a soft link cannot leave this one either."""
+    """All that is in the file. No link may name another file; then no soft link can leave this one either."""
     import h5py
 
     inside: list[str] = []
