@@ -28,7 +28,8 @@ def home() -> Path:
 def writing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` (a file or a folder) that takes its place on success.
 
-    Whatever goes wrong, `path` is either as it was or complete.
+    Whatever goes wrong, `path` is either as it was or complete. But a folder in the place of another is away
+    for the instant between two renames: killed right then, the other one is beside it as .NAME.….old.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
@@ -37,7 +38,11 @@ def writing(path: Path) -> Iterator[Path]:
         if temporary.is_dir() and path.is_dir():  # a folder cannot be renamed over a full one
             replaced = temporary.with_suffix(".old")
             path.rename(replaced)
-            temporary.rename(path)
+            try:
+                temporary.rename(path)
+            except OSError:
+                replaced.rename(path)
+                raise
             shutil.rmtree(replaced, ignore_errors=True)
         else:
             temporary.replace(path)

@@ -23,7 +23,7 @@ def save(path: Path, content: Any) -> None:
 
 def load(path: Path) -> Any:
     try:
-        return torch.load(path, weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises nearly anything on a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise Unreadable(f"{path} is damaged; remove its folder to make it anew ({reason})") from error

@@ -2,6 +2,9 @@
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
@@ -76,6 +79,14 @@ def test_bench_prints_nothing_but_json(capsys):
     assert row["peak_mib"] > 50
     assert found["algorithms"]["td"]["factor_period"] is None
     assert found["peers"] == {}
+
+
+def test_an_algorithm_of_one_s_own_is_timed_without_a_ceiling():
+    example = Path(__file__).parents[1] / "docs/my_algorithm.py"
+    options = ["--rounds", "1", "--seconds", "0.01", "--workers", "1", "--import", str(example)]
+    command = [sys.executable, "-m", "offline_gntd", "bench", "logistic", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.search(r"logistic +[\d.]+ +— +— +[\d.]+", ended.stdout)
 
 
 @pytest.mark.parametrize(

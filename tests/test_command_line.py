@@ -31,6 +31,7 @@ def test_help_is_quick_and_does_not_import_torch():
     [
         (["datasets", "build", "cartpole-repaly"], "did you mean 'cartpole-replay'"),
         (["datasets", "build", "cartpole-replay", "--transitions", "0"], "at least 1, not 0"),
+        (["datasets", "build", "cartpole-replay", "--seed", "-1"], "--seed must be at least 0"),
         (["datasets", "show", "cartpole-replay"], "datasets build cartpole-replay"),
         (["run", "table9"], "no experiment 'table9'"),
         (["run", "table1"], "datasets build cartpole-replay"),
@@ -39,6 +40,7 @@ def test_help_is_quick_and_does_not_import_torch():
         (["run", "table1", "--set", "damping"], "field=value"),
         (["run", "table1", "--seeds", "0"], "at least 1, not 0"),
         (["run", "table1", "--steps", "-5"], "steps must be at least 1"),
+        (["run", "table1", "--stack", "2"], "5 seeds do not make whole stacks of 2"),
         (["run", "table1", "--workers", "0"], "--workers must be at least 1"),
         (["run", "table1", "--device", "abacus"], "no device 'abacus'"),
         (
@@ -172,6 +174,27 @@ def test_an_experiment_from_a_file(home, small_dataset, capsys):
     (home / "typo.toml").write_text('datasets = ["a"]\nalgorithm = ["dqn"]\n')
     assert main(["run", str(home / "typo.toml")]) == 2
     assert "did you mean 'algorithms'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("datasets = 'cartpole-replay'", "datasets must be a list of names"),
+        ("seeds = '5'", "seeds must be a whole number, not '5'"),
+        ("protocol = 3", "protocol must be a table"),
+        ("[protocol]\nsteps = 1.5", "steps must be a whole number, not 1.5"),
+        ("[protocol]\nstep = 1", "did you mean 'steps'"),
+        ("seeds =", "cannot read"),
+        ("\udcff", "cannot read"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_one_line(text, words, tmp_path, capsys):
+    path = tmp_path / "mine.toml"
+    path.write_text(text, errors="surrogateescape")
+    assert main(["run", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
 
 
 def test_the_choices_offered_are_those_there_are():

@@ -62,6 +62,16 @@ def test_what_is_said(study, capsys):
     assert "kfac" not in text.partition("other than the preset's")[2].partition("data")[0]
 
 
+def test_a_set_that_was_built_otherwise_is_built_so_again(home, capsys):
+    experiment = Experiment("other", ("cartpole-replay",), ("dqn",), seeds=1, protocol=Protocol(20, 10, 2))
+    store(experiment)
+    write_run(
+        experiment, "dqn", 0, [1, 2], dataset_built_by="offline-gntd datasets build cartpole-replay --seed 7"
+    )
+    assert main(["explain", "other", "cartpole-replay", "dqn"]) == 0
+    assert "datasets build cartpole-replay --seed 7\n" in capsys.readouterr().out
+
+
 def test_for_a_program(study, capsys):
     assert main(["explain", "study", "cartpole-replay", "dqn", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

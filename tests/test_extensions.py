@@ -46,6 +46,8 @@ def test_a_table_with_one_s_own_algorithm_and_dataset(mine, home, capsys, monkey
     explanation = capsys.readouterr().out
     assert f"--import {mine}" in explanation
     assert extensions.fingerprints() == {}
+    assert main(["status"]) == 0
+    assert "mine: 4 done" in capsys.readouterr().out
     run = home / "results/mine/cartpole-clumsy/logistic/seed-1"
     assert main(["evaluate", str(run)]) == 2
     assert main(["evaluate", str(run), "--import", str(mine)]) == 0
@@ -60,6 +62,13 @@ def test_presets_and_datasets_of_one_s_own_are_like_ours(mine, capsys):
     assert main(["datasets", "list"]) == 0
     assert "cartpole-clumsy" in capsys.readouterr().out
     assert "logistic" not in CATALOGUE
+
+
+def test_a_dataset_of_one_s_own_is_checked_and_not_converted(mine, capsys):
+    assert main(["datasets", "check", "cartpole-clumsy", "--import", str(mine)]) == 0
+    assert "cartpole-clumsy: sound" in capsys.readouterr().out
+    assert main(["datasets", "convert", "cartpole-clumsy", "--format", "d4rl"]) == 2
+    assert "is imported" in capsys.readouterr().err
 
 
 def test_data_is_made_once_and_anew_when_its_file_changes(mine, monkeypatch):

@@ -24,7 +24,7 @@ STUDY = Experiment(
     "study",
     ("cartpole-replay-small",),
     ("dqn" + FAST, "gndqn" + FAST),
-    seeds=3,
+    seeds=4,
     protocol=Protocol(steps=60, evaluate_every=30, evaluate_episodes=2, stack=2),
 )
 
@@ -41,8 +41,8 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
         "stale": 0,
     }
     found = results.read("study")
-    assert len(found.runs) == 6
-    assert len(found.evaluations) == 12
+    assert len(found.runs) == 8
+    assert len(found.evaluations) == 16
     again = grid.run(STUDY, workers=2, quiet=True)
     assert counts(again)["finished_before"] == 4
     # what is finished is added to what was asked for, too

@@ -39,6 +39,8 @@ def test_one_that_has_not_ended_does_not(shipped):
     finished = found.finished().set_index("seed")
     assert sorted(finished.index) == [0, 1]
     assert set(finished["status"]) == {"done"}
+    assert returns(found) == {0: 200.0, 1: 200.0}
+    assert len(found.evaluations) == 4
 
 
 def test_shipped_runs_of_another_protocol_are_left_out_and_that_is_said(shipped):

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -98,6 +99,18 @@ def test_a_checkpoint_of_other_settings_is_not_resumed(small_dataset, monkeypatc
     assert json.loads((longer.folder(0) / "run.json").read_text())["resumed_at"] == []
 
 
+def test_where_one_seed_s_checkpoint_is_spoiled_all_begin_anew(small_dataset, monkeypatch):
+    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 50)
+    looks = iter([False, True])  # with an evaluation behind it
+    with pytest.raises(Stopped):
+        Run(cell()).execute(stopping=lambda: next(looks))
+    [checkpoint] = cell().folder(1).glob("checkpoint-*.pt")
+    checkpoint.write_bytes(b"spoiled")
+    Run(cell()).execute()
+    for seed in (0, 1):
+        assert [int(row["step"]) for row in rows(cell(), seed, "scores.csv")] == [40, 80, 100]
+
+
 def test_a_diverged_seed_is_a_result_and_the_others_go_on(small_dataset):
     run = Run(cell("td"))
     update = run.agent.update
@@ -126,13 +139,14 @@ def test_values_past_the_bound_have_diverged(small_dataset):
 
 
 def test_cells_and_their_hashes():
-    experiment = Experiment("study", ("a", "b"), ("td", "dqn"), seeds=5, protocol=Protocol(stack=2))
+    experiment = Experiment("study", ("a", "b"), ("td", "dqn"), seeds=4, protocol=Protocol(stack=2))
     cells = experiment.cells()
-    assert [c.seeds for c in cells[:3]] == [(0, 1), (2, 3), (4,)]
-    assert len(cells) == 2 * 2 * 3
+    assert [c.seeds for c in cells[:2]] == [(0, 1), (2, 3)]
+    assert len(cells) == 2 * 2 * 2
     by_algorithm = {c.algorithm: c.config_hash for c in cells if c.seeds == (0, 1)}
     assert by_algorithm["td"] != by_algorithm["dqn"]
-    assert cells[0].config_hash == cells[1].config_hash != cells[2].config_hash  # stacks of 2, 2 and 1
+    alone = replace(experiment, seeds=1).cells()[0]  # fewer seeds than a stack holds
+    assert cells[0].config_hash == cells[1].config_hash != alone.config_hash
     assert Experiment.from_dict(experiment.to_dict()) == experiment
 
 

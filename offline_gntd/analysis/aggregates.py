@@ -55,7 +55,7 @@ def improvement_table(selection: Selection, measure: Measure) -> Table:
     }
     lines = [{"algorithm": x, "against": y, **each._asdict()} for (x, y), each in estimates.items()]
     what = (
-        "Probability that a run of the row's algorithm scores more than one of the column's on a random "
+        "Probability that a run of the row's algorithm reaches more than one of the column's on a random "
         "dataset, a tie counting half; [95 % intervals]. Bold: the interval lies above 0.5."
     )
     return Table(
@@ -88,7 +88,8 @@ def _caption(what: str, selection: Selection, measure: Measure, found: dict[str,
         what,
         f"Stratified bootstrap: {RESAMPLES:,} resamples of the seeds of each dataset, percentiles, seeded.",
         *statistics.caution(min(map(len, found.values()))),
-        f"Normalised scores; {captions.training(selection)}",
+        f"{'Normalised scores' if measure.metric == 'score' else measure.metric}; "
+        f"{captions.training(selection)}",
         f"A run's value is {measure.words(min(measure.evaluations, longest))}.",
         captions.data(selection),
         *selection.notes,

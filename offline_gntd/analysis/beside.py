@@ -24,6 +24,8 @@ def table(selection: Selection, measure: Measure) -> Table:
     samples = per_seed(selection, measure)
     lines = [_line(fact, samples) for fact in found.to_dict("records")]
     long = pd.DataFrame([line for line in lines if line["seeds"]])
+    if long.empty:
+        raise UserError(f"no finished runs of {selection.experiment.name} have published numbers beside them")
     return Table(
         f"{selection.experiment.name}-published",
         _caption(selection, measure, found, long),

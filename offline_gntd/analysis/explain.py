@@ -164,7 +164,10 @@ def _commands(selection: Selection) -> list[str]:
         commands.append(f"git checkout {run['commit'].removesuffix(cautions.CHANGED)}")
     source = run["dataset_source"]
     if run["dataset_origin"] == "built":
-        commands.append(f"offline-gntd datasets build {source} --transitions {run['dataset_rows']}")
+        built_by = run.get("dataset_built_by")
+        if not isinstance(built_by, str):  # of runs made before it was written down
+            built_by = f"offline-gntd datasets build {source} --transitions {run['dataset_rows']}"
+        commands.append(built_by)
     elif run["dataset_origin"] in ("d4rl", "minari"):
         commands.append(f"offline-gntd datasets fetch {source}")
     words = ["offline-gntd", "run", f"again-{selection.experiment.name}", "--algorithms", run["algorithm"]]

@@ -26,7 +26,7 @@ CAPTIONS = {
     "seconds": "Learning curves by seconds of training without evaluation; times are means over seeds.",
     "bellman": "Bellman error by {unit}: mean over seeds, their range shaded.",
     "profiles": "Performance profiles over all datasets, pointwise 95 % bootstrap intervals shaded.",
-    "efficiency": "Score against seconds of training: small marks are runs, large ones their means.",
+    "efficiency": "What is reached against seconds of training: small marks are runs, large ones means.",
     "kfac": "K-FAC's diagnostics by {unit}: mean over seeds; shaded: std, or the range on a log axis.",
 }
 

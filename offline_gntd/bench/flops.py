@@ -62,9 +62,10 @@ def exact_curvature(n: int, widths: Widths) -> float:
     return kernel + n**3 / 3 + 2 * n * n
 
 
-def of_update(config: Any, task: Task) -> float:
-    """One update of one seed; CQL's after its warm-up."""
-    return _OF[type(config)](config, task.obs_dim, task.action_dim)
+def of_update(config: Any, task: Task) -> float | None:
+    """One update of one seed; CQL's after its warm-up. None for an algorithm that is not known here."""
+    known = _OF.get(type(config))
+    return known(config, task.obs_dim, task.action_dim) if known else None
 
 
 def _critics(config: Any, widths: Widths, count: int = 2) -> float:

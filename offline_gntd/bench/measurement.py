@@ -31,18 +31,18 @@ class Timings:
 
     def summary(self, name: str, size: str, peak_mib: float) -> dict[str, Any]:
         config = settings(name)
-        kfac = getattr(config, "kfac", None)
+        kfac, needed = getattr(config, "kfac", None), flops.of_update(config, SIZES[size])
         return {
             "updates_per_s": median(self.rates),
-            "minimal_mflop": flops.of_update(config, SIZES[size]) / 1e6,
-            "ceiling_fraction": median(self.fractions),
+            "minimal_mflop": needed / 1e6 if needed else None,
+            "ceiling_fraction": median(self.fractions) if self.fractions else None,
             "workers_updates_per_s": median(self.together),
             "workers_ratio": median(map(truediv, self.together, self.rates)),
             "stacked_ratio": median(self.stacked) if self.stacked else None,
             "peak_mib": peak_mib,
             "factor_period": kfac.factor_every if kfac else None,
             "inverse_period": kfac.inverse_every if kfac else None,
-            "widths": list(config.widths),
+            "widths": list(getattr(config, "widths", ())),
         }
 
 
@@ -72,7 +72,8 @@ class Bench:
         updates, ceiling = alone.apply(_timed, (name, size, self.rows, self.seconds))
         self.gemm.append(ceiling)
         timings.rates.append(updates)
-        timings.fractions.append(updates * needed / ceiling)
+        if needed:
+            timings.fractions.append(updates * needed / ceiling)
         arguments = [(name, size, self.rows, self.seconds)] * self.workers
         timings.together.append(sum(team.starmap(_timed_together, arguments, chunksize=1)))
         if SIZES[size].discrete:  # networks so small that several are trained in one computation

@@ -1,6 +1,7 @@
 """What is timed: updates of a preset on transitions of a task's size, and the machine's matrix products."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from offline_gntd.algorithms import preset
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width, sample
 
+WARM_UP = 0.1  # seconds, and a period at least: buffers are made as they are first needed
 GEMM = 256  # rows and columns of the product whose rate is the ceiling
 
 
@@ -52,9 +54,10 @@ class Subject:
         obs = rows[:, : self.task.obs_dim]
         self.agent = self.config.agent(self.task, self.generators, (obs.mean(0), obs.std(0)))
         kfac = getattr(self.config, "kfac", None)
+        curvature = (kfac.factor_every, kfac.inverse_every) if kfac else ()
         # a timing covers whole periods of K-FAC and of a delayed actor
-        self.period = kfac.inverse_every if kfac else getattr(self.config, "actor_every", 1)
-        self.update()
+        self.period = math.lcm(getattr(self.config, "actor_every", 1), *curvature)
+        self.rate(WARM_UP)
 
     def update(self) -> None:
         self.agent.update(sample(self.rows, self.task, self.config.batch_size, self.generators))

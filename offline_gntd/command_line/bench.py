@@ -68,13 +68,18 @@ def bench(args: argparse.Namespace) -> None:
     print(json.dumps(outcome, indent=2) if args.json else "\n".join(_lines(outcome)))
 
 
+def _or_dash(value: float | None, form: str) -> str:
+    return "—" if value is None else format(value, form)
+
+
 def _lines(outcome: dict) -> list[str]:
     head = f"{'':52} {'updates/s':>9} {'MFLOP':>8} {'of ceiling':>10} {'workers':>9} {'MiB':>6}"
     lines = [f"matrix products: {outcome['gemm_gflops']:.1f} GFLOP/s on one thread", head]
     for title, found in (("", outcome["algorithms"]), *outcome["sizes"].items()):
         lines += [
-            f"{(title + ' ' + name).strip():52} {row['updates_per_s']:9.1f} {row['minimal_mflop']:8.1f} "
-            f"{row['ceiling_fraction']:10.0%} {row['workers_updates_per_s']:9.1f} {row['peak_mib']:6.0f}"
+            f"{(title + ' ' + name).strip():52} {row['updates_per_s']:9.1f} "
+            f"{_or_dash(row['minimal_mflop'], '.1f'):>8} {_or_dash(row['ceiling_fraction'], '.0%'):>10} "
+            f"{row['workers_updates_per_s']:9.1f} {row['peak_mib']:6.0f}"
             for name, row in found.items()
         ]
     for peer, found in outcome["peers"].items():

@@ -212,11 +212,11 @@ def _engine_settings(args: argparse.Namespace) -> dict:
 def status(args: argparse.Namespace) -> None:
     import json
 
-    from offline_gntd.runs import status
+    from offline_gntd.runs import experiments, status
 
     if args.experiment == "theory":
         return _status_of_theory(args.json)
-    names = [args.experiment] if args.experiment else status.known()
+    names = [args.experiment] if args.experiment else experiments.with_results()
     found = [status.read(name) for name in names]
     if args.json:
         print(json.dumps([one.to_dict() for one in found], indent=2, ensure_ascii=False, allow_nan=False))

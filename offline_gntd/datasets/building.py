@@ -1,5 +1,6 @@
 """Every name that can be built here, and its building: a worker for each MuJoCo body, all at once."""
 
+import dataclasses
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -10,8 +11,9 @@ from tqdm import tqdm
 
 from offline_gntd import processes
 from offline_gntd.datasets import built, discrete, splits
-from offline_gntd.datasets.dataset import Dataset
+from offline_gntd.datasets.dataset import About, Dataset
 from offline_gntd.datasets.splits import SIZES, Order, Size
+from offline_gntd.datasets.training import Practice
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.files import require_writable
 
@@ -26,6 +28,14 @@ def recipe_of(name: str) -> discrete.Recipe | splits.Recipe:
 
 def load(name: str) -> Dataset:
     return built.load(name, recipe_of(name).task)
+
+
+def command(dataset: About) -> str:
+    """What builds the very same set again."""
+    fields = [field.name for field in dataclasses.fields(Practice)]
+    options = {key: dataset.provenance.get(key) for key in ("transitions", "seed", *fields)}
+    known = {key: value for key, value in options.items() if value is not None}
+    return f"offline-gntd datasets build {dataset.name} {built.words(known)}"
 
 
 def build(

@@ -1,14 +1,11 @@
 """What a dataset says of itself, and what the doctor says of it, as text."""
 
-import dataclasses
-
 import numpy as np
 
 from offline_gntd.datasets import built, catalogue, conversion, download, flat, imported, minari_store
-from offline_gntd.datasets.building import RECIPES
+from offline_gntd.datasets.building import RECIPES, command
 from offline_gntd.datasets.check import Report
 from offline_gntd.datasets.dataset import Dataset
-from offline_gntd.datasets.training import Practice
 
 HISTOGRAM_BINS = 10
 HISTOGRAM_WIDTH = 40
@@ -127,10 +124,7 @@ def provenance(dataset: Dataset) -> list[str]:
 
 def _building(dataset: Dataset) -> list[str]:
     facts = dataset.provenance
-    fields = [field.name for field in dataclasses.fields(Practice)]
-    options = {key: facts[key] for key in ("transitions", "seed", *fields) if key in facts}
-    lines = [f"built by      offline-gntd datasets build {dataset.name} {built.words(options)}"]
-    lines.append(f"level         {facts['level']}")
+    lines = [f"built by      {command(dataset)}", f"level         {facts['level']}"]
     if "training" in facts:
         training = facts["training"]
         times = ", ".join(f"{part} {seconds:,.0f}" for part, seconds in training["seconds"].items())

@@ -70,7 +70,20 @@ def check(source: str | Path, env: str | None = None, episode_limit: int | None 
         return _check_file(locate(entry), entry.id, env, episode_limit)
     if kind == "built":
         return _check_minari(built.existing(str(source)), str(source), building.recipe_of(str(source)).task)
+    if kind == "imported":
+        return _check_imported(str(source))
     return _check_minari(minari_store.existing(str(source)), str(source), None, env)
+
+
+def _check_imported(name: str) -> Report:
+    report = Report(name, "imported")
+    try:
+        task, _ = loading.imported_task(name)
+        report.env_id = task.env_id
+        _examine_recording(report, loading.imported_recording(name), Identity(task, "imported"))
+    except UserError as error:
+        report.add("error", "unreadable", str(error))
+    return report
 
 
 def _check_file(path: Path, name: str, env: str | None, episode_limit: int | None) -> Report:

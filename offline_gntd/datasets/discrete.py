@@ -89,6 +89,8 @@ def build(
     transitions = recipe.transitions if transitions is None else transitions
     if transitions < 1:
         raise UserError(f"--transitions must be at least 1, not {transitions}")
+    if seed < 0:
+        raise UserError(f"--seed must be at least 0, not {seed}")
     options = {"transitions": transitions, "seed": seed}
     if not force and built.is_built(name, recipe.task, options):
         return built.load(name, recipe.task)

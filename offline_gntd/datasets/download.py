@@ -24,7 +24,7 @@ from offline_gntd.files import home, writing
 
 HOST = "http://rail.eecs.berkeley.edu/"
 MIRRORS = "OFFLINE_GNTD_D4RL_MIRRORS"  # base addresses, tried before the host: spaces or commas between
-PATIENCE = 8.0  # seconds for all hosts together to begin to answer
+PATIENCE = 8.0  # seconds for hosts that give nothing to begin to answer, all together
 STALL = 30.0  # seconds without a byte before a host is given up
 BLOCK = 1 << 18  # bytes
 
@@ -104,12 +104,15 @@ def fetch(entry: Entry, quiet: bool = False) -> Path:
     faults = []
     deadline = time.monotonic() + PATIENCE
     for url in addresses(entry):
+        held = part.stat().st_size if part.exists() else 0
         try:
             _download(url, part, entry, deadline, quiet)
             part.replace(target)
             return target
         except Failed as error:
             faults.append(f"{url}: {error}")
+            if part.exists() and part.stat().st_size > held:
+                deadline = time.monotonic() + PATIENCE  # it did answer: its time is not the next one's
         except OSError as error:
             raise UserError(f"cannot write {part}: {error.strerror or error}") from error
     raise UserError(

@@ -48,6 +48,8 @@ def convert(
     """Write a dataset in the other format; the Minari id or the file that was written."""
     kind = loading.kind_of(source)
     wanted = {"minari": ("d4rl", "file"), "d4rl": ("minari", "built")}
+    if kind == "imported":
+        raise UserError(f"{source} is imported: have its file write the format it is wanted in")
     if kind not in wanted[to]:
         raise UserError(f"{source} is in that format already; convert takes --format minari or d4rl")
     if to == "minari":

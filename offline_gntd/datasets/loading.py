@@ -222,15 +222,7 @@ def _load_minari(minari_id: str, env: str | None) -> Dataset:
 
 
 def _load_imported(name: str) -> Dataset:
-    source = imported.sources()[name]
-    task, limit = task_named(source.env_id)
-    if source.reference_min is not None and source.reference_max is not None:
-        task = dataclasses.replace(
-            task,
-            reference_min=source.reference_min,
-            reference_max=source.reference_max,
-            reference_source="the file it is imported from",
-        )
+    task, _ = imported_task(name)
     files = extensions.fingerprints()
     parts = [name, files, dataclasses.asdict(task)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -238,12 +230,32 @@ def _load_imported(name: str) -> Dataset:
     folder = flat.folder(f"imported-{name}")
 
     def make() -> Dataset:
-        columns = {column: np.asarray(values) for column, values in source.make().items()}
-        recording = d4rl.recording(columns, task, name, limit)
+        recording = imported_recording(name)
         whole = _with_boundaries(about, recording)
         return flat.write(folder, whole, key, recording.transitions(), recording.episodes())
 
     return flat.cached(folder, key, make)
+
+
+def imported_recording(name: str) -> Recording:
+    """What the function behind a user's own dataset makes, in D4RL's terms."""
+    task, limit = imported_task(name)
+    columns = {column: np.asarray(values) for column, values in imported.sources()[name].make().items()}
+    return d4rl.recording(columns, task, name, limit)
+
+
+def imported_task(name: str) -> tuple[Task, int | None]:
+    source = imported.sources()[name]
+    task, limit = task_named(source.env_id)
+    if source.reference_min is None or source.reference_max is None:
+        return task, limit
+    own = dataclasses.replace(
+        task,
+        reference_min=source.reference_min,
+        reference_max=source.reference_max,
+        reference_source="the file it is imported from",
+    )
+    return own, limit
 
 
 def _with_boundaries(about: About, recording: Recording) -> About:

@@ -26,7 +26,8 @@ class Drawn:
             torch.from_numpy(dataset.obs_mean),
             torch.from_numpy(dataset.obs_std),
         )
-        self.transitions: Transitions | None = dataset.transitions  # for what is measured over all of them
+        # for what is measured over all of them, where the networks are
+        self.transitions: Transitions | None = from_rows(self.rows, self.task)
 
     def batch(self, agent: Any) -> Transitions:
         return sample(self.rows, self.task, self.batch_size, self.generators)

@@ -44,6 +44,8 @@ class Experiment:
             raise UserError(f"{self.name!r} is no name for an experiment: letters, digits, - _ . only")
         if self.seeds < 1:
             raise UserError(f"--seeds must be at least 1, not {self.seeds}")
+        if self.seeds > self.protocol.stack and self.seeds % self.protocol.stack:
+            raise UserError(f"{self.seeds} seeds do not make whole stacks of {self.protocol.stack}")
         names = self.dataset_names()
         for twice in {name for name in names if names.count(name) > 1}:
             raise UserError(f"two datasets of {self.name} would both be called {twice!r}; rename a file")
@@ -68,14 +70,26 @@ class Experiment:
 
     @staticmethod
     def from_dict(value: dict[str, Any]) -> "Experiment":
+        protocol = value.get("protocol", {})
         legal = {field.name for field in dataclasses.fields(Experiment)}
         legal_protocol = {field.name for field in dataclasses.fields(Protocol)}
         for name in set(value) - legal:
             raise unknown("experiment setting", name, legal)
-        for name in set(value.get("protocol", {})) - legal_protocol:
+        if not isinstance(protocol, dict):
+            raise UserError(f"protocol must be a table of settings, not {protocol!r}")
+        for name in set(protocol) - legal_protocol:
             raise unknown("protocol setting", name, legal_protocol)
-        lists = {key: tuple(value.get(key, ())) for key in ("datasets", "algorithms")}
-        return Experiment(**value | lists | {"protocol": Protocol(**value.get("protocol", {}))})
+        for name, number in {"seeds": value.get("seeds", 1), **protocol}.items():
+            if type(number) is not int:
+                raise UserError(f"{name} must be a whole number, not {number!r}")
+        lists = {key: _names(key, value.get(key, ())) for key in ("datasets", "algorithms")}
+        return Experiment(**value | lists | {"protocol": Protocol(**protocol)})
+
+
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise UserError(f"{key} must be a list of names, not {value!r}")
+    return tuple(value)
 
 
 @dataclass(frozen=True)
@@ -121,7 +135,7 @@ class Cell:
 
 DISCRETE = ("td", "dqn", "gntd", "gndqn")
 CONTINUOUS = ("bc", "td3_bc", "gntd3_bc")
-COSTLY = ("td3_bc", "bcq", "gn_bcq", "cql", "gn_cql")  # 6 to 30 times the time of td3_bc
+COSTLY = ("td3_bc", "bcq", "gn_bcq", "cql", "gn_cql")  # the others take 6 to 30 times the time of td3_bc
 BODIES = ("halfcheetah", "hopper", "walker2d")
 SPLITS = ("medium", "medium-replay", "medium-expert", "expert")
 MUJOCO = ("Hopper-v5", "Walker2d-v5", "Swimmer-v5", "HalfCheetah-v5")
@@ -225,7 +239,7 @@ def from_file(path: Path) -> Experiment:
     """A TOML file: datasets, algorithms, seeds and a [protocol] table; its own name unless it gives one."""
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # TOML's and Unicode's errors are ValueErrors
         raise UserError(f"cannot read {path}: {error}") from error
     return Experiment.from_dict({"name": path.stem} | value)
 

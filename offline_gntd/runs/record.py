@@ -30,6 +30,7 @@ class Record:
 
     def clear(self) -> None:
         """Begin anew: only the log and the lock stay."""
+        self.scores, self.metrics, self.description = [], [], {}
         for path in self.folder.glob("*"):
             if path.name != LOG and not path.name.startswith("lock-"):
                 remove(path)

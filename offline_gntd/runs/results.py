@@ -42,13 +42,17 @@ def read(experiment: str) -> Results:
     if protocols(local.runs) != protocols(shipped.runs):
         note = f"The shipped results of {experiment} follow another protocol than the runs here; left out."
         return Results(local.evaluations, local.runs, (note,))
-    mine = local.finished().set_index(KEY).index
-    keep_run = ~shipped.runs.set_index(KEY).index.isin(mine)
-    keep_row = ~shipped.evaluations.set_index(KEY).index.isin(mine)
-    return Results(
-        pd.concat([local.evaluations, shipped.evaluations[keep_row]], ignore_index=True),
-        pd.concat([local.runs, shipped.runs[keep_run]], ignore_index=True),
-    )
+    finished, shipped_keys = _keys(local.finished()), _keys(shipped.runs)
+    shipped_stay = shipped_keys.difference(finished)  # until a run here has replaced them
+    parts = [
+        (frame[~_keys(frame).isin(shipped_stay)], other[_keys(other).isin(shipped_stay)])
+        for frame, other in ((local.evaluations, shipped.evaluations), (local.runs, shipped.runs))
+    ]
+    return Results(*(pd.concat(pair, ignore_index=True) for pair in parts))
+
+
+def _keys(frame: pd.DataFrame) -> pd.Index:
+    return frame.set_index(KEY).index
 
 
 def read_folders(experiment: str) -> Results:

@@ -18,7 +18,7 @@ import torch
 
 from offline_gntd.algorithms import preset
 from offline_gntd.configuration import to_dict
-from offline_gntd.datasets import Dataset
+from offline_gntd.datasets import Dataset, building
 from offline_gntd.datasets.environments import Evaluator
 from offline_gntd.runs import provenance
 from offline_gntd.runs.experience import experience
@@ -66,6 +66,18 @@ class Run:
         stopping            is asked now and then; the run then ends with a checkpoint
         checkpoint_seconds  between checkpoints; None keeps them to a small share of the run's time
         """
+        try:
+            self._execute(report, stopping, checkpoint_seconds)
+        finally:
+            self.evaluator.close()
+            self.experience.close()
+
+    def _execute(
+        self,
+        report: Callable[[int, float | None], None],
+        stopping: Callable[[], bool],
+        checkpoint_seconds: float | None,
+    ) -> None:
         self._start()
         last_checkpoint = time.monotonic()
         while self.step < self.cell.protocol.steps and not all(record.diverged for record in self.records):
@@ -84,8 +96,6 @@ class Run:
         for record in self.records:
             status = "diverged" if record.diverged else "done"
             record.describe(status=status, finished=_now(), steps=self.step, **self.timing)
-        self.evaluator.close()
-        self.experience.close()
 
     def _checkpoint_period(self) -> float:
         return max(SHORTEST_PERIOD, self.save_seconds / CHECKPOINT_SHARE)
@@ -203,7 +213,9 @@ class Run:
             before = found.get("resumed_at", [])  # also by those that saved nothing
             record.describe(status="running", process=os.getpid(), resumed_at=[*before, step])
             record.write_rows()
-        restore(self.agent, self.generators, states)
+        restore(self.agent, states)
+        for generator, state in zip(self.generators, states, strict=True):
+            generator.set_state(state["generator"])
         self.experience.restore(states)
         self.step, self._timed = step, (0.0, self.timing["training_seconds"])
 
@@ -228,6 +240,7 @@ class Run:
             "dataset_version": source.version,
             "dataset_level": source.provenance.get("level"),
             "dataset_score": source.score,
+            "dataset_built_by": building.command(source) if source.origin == "built" else None,
             "env_id": source.task.env_id,
             "task": dataclasses.asdict(source.task),
             "device": str(self.device),
@@ -240,11 +253,10 @@ class Run:
         }
 
 
-def restore(agent: Any, generators: list[torch.Generator], states: list[dict[str, torch.Tensor]]) -> None:
-    """Put an agent and its generators back to where `Run.state` of every seed says they were."""
+def restore(agent: Any, states: list[dict[str, torch.Tensor]]) -> None:
+    """Put an agent back to where `Run.state` of every seed says it was."""
     tensors = agent.tensors()
     for i, state in enumerate(states):
-        generators[i].set_state(state["generator"])
         for name, tensor in tensors.items():
             (tensor[i] if tensor.dim() else tensor).copy_(state[name])
 

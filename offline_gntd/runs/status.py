@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from offline_gntd.files import home
+from offline_gntd.errors import UserError
 from offline_gntd.runs import experiments, lock, planning, rates, results
 from offline_gntd.runs.experiments import Cell
 from offline_gntd.runs.forecast import duration
@@ -72,13 +72,6 @@ class Status:
         return dataclasses.asdict(self) | {"counts": counts}
 
 
-def known() -> list[str]:
-    """Experiments with anything on disk."""
-    folder = home() / "results"
-    run_here = {path.parent.name for path in folder.glob("*/experiment.json")}
-    return sorted(run_here | {path.name.removesuffix(".runs.csv") for path in folder.glob("*.runs.csv")})
-
-
 def read(name: str) -> Status:
     experiment = experiments.find(name)
     shipped = results.read_shipped(name)
@@ -117,8 +110,8 @@ def _read(cell: Cell, seed: int, shipped: dict[tuple, dict], estimates: rates.Ra
             run, score=float(last["score"]), updates_per_second=int(last["step"]) / seconds
         )
     if about.get("status") in FINISHED and not owner:
-        same = about["config_hash"] == cell.config_hash
-        return dataclasses.replace(run, state=about["status"] if same else "stale", step=about["steps"])
+        state = "stale" if _is_of_other_settings(cell, about) else about["status"]
+        return dataclasses.replace(run, state=state, step=about["steps"])
     step = planning.reached(cell)
     if owner and last:
         step = max(step, int(last["step"]))
@@ -129,3 +122,10 @@ def _read(cell: Cell, seed: int, shipped: dict[tuple, dict], estimates: rates.Ra
     if about.get("status") == "failed":
         return dataclasses.replace(run, state="failed", error=about["error"], log=about["log"])
     return run
+
+
+def _is_of_other_settings(cell: Cell, about: dict[str, Any]) -> bool:
+    try:
+        return about["config_hash"] != cell.config_hash
+    except UserError:
+        return False  # an algorithm that is not known here, of a file that was imported

@@ -46,7 +46,7 @@ def agent(record: Record) -> tuple[Any, Task, int]:
     # as many networks as were stacked in the run, all alike: a batched product may round otherwise
     generators = [torch.Generator() for _ in range(about["stack"])]
     made = config.agent(task, generators)
-    restore(made, generators, [state] * about["stack"])
+    restore(made, [state] * about["stack"])
     return made, task, step
 
 

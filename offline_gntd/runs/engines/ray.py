@@ -21,6 +21,7 @@ import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from offline_gntd import extensions
 from offline_gntd.datasets import Dataset
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, remove, write_bytes
@@ -57,6 +58,8 @@ class Ray:
         settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self.address is None:
             settings |= {"num_cpus": self.workers or os.cpu_count(), "include_dashboard": False}
+        if extensions.files():  # a cluster's processes have its environment, not this one's
+            settings["runtime_env"] = {"env_vars": {extensions.VARIABLE: os.environ[extensions.VARIABLE]}}
         try:
             _knock(self.address or "")
             ray.init(self.address or "local", **settings)

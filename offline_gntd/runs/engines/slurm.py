@@ -76,7 +76,11 @@ class Slurm:
             yield Ending(self.waiting.popleft(), "stopped")
         for job, cell in list(self.jobs.items()):
             yield from self._progress(cell)
-            if job.done():
+            if self.stopping and self.on_slurm and job.state == "PENDING":
+                job.cancel(check=False)
+                del self.jobs[job]
+                yield Ending(cell, "stopped")
+            elif job.done():
                 del self.jobs[job]
                 yield _ending(job, cell)
         if not self.stopping:
