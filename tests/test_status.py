@@ -64,8 +64,8 @@ def test_status_from_disk_alone(half_done, capsys):
         found = status.read("study")
         assert states(found)[1] == "running"
         dqn, td = rates.measured().of(half_done[1]), rates.measured().of(half_done[4])
-        rest = 20 * dqn.seconds_per_update + 2 * dqn.seconds_per_evaluation
-        whole = [60 * rate.seconds_per_update + 6 * rate.seconds_per_evaluation for rate in (dqn, td, td)]
+        rest = 20 * dqn.seconds_per_update + 2 * dqn.seconds_per_episode
+        whole = [60 * rate.seconds_per_update + 6 * rate.seconds_per_episode for rate in (dqn, td, td)]
         assert found.runs[1].seconds_left == pytest.approx(rest)
         assert found.seconds_left == pytest.approx(rest + sum(whole))  # one at a time, the failed one too
         assert "updates/s" in found.runs[1].text()
@@ -111,8 +111,8 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(small_dataset, home,
 def test_a_dry_run_counts_hours_from_measured_rates(half_done):
     made = preview.preview(STUDY, workers=2)
     rate = rates.measured().of(half_done[0])
-    whole = 60 * rate.seconds_per_update + 6 * rate.seconds_per_evaluation
-    part = 20 * rate.seconds_per_update + 2 * rate.seconds_per_evaluation
+    whole = 60 * rate.seconds_per_update + 6 * rate.seconds_per_episode
+    part = 20 * rate.seconds_per_update + 2 * rate.seconds_per_episode
     assert made.seconds[half_done[1]] == pytest.approx(part)  # it goes on from step 40
     assert made.seconds[half_done[2]] == pytest.approx(whole)
     assert "from step 40" in made.text()

@@ -101,7 +101,7 @@ class PolicyIterationAgent(Agent):
         self.policy.step()
         return -log_density
 
-    def measure(self, transitions: Transitions | None = None) -> dict[str, Tensor]:
+    def measure(self, transitions: None) -> dict[str, Tensor]:
         """The curvature's diagnostics: all else is of the batch, which nothing is left of."""
         return self.critic.diagnostics()
 

@@ -24,7 +24,7 @@ DIAGNOSTICS = ("kfac_condition", "kfac_step_ratio", "kfac_seconds_share", "kfac_
 
 
 def by_updates(selection: Selection, columns: int) -> Figure | None:
-    """The paper's Figures 1 and 2: the mean return of each evaluation against batches or updates."""
+    """The paper's Figures 1 and 2: each evaluation's return, or score, against batches or updates."""
     return _curves(selection, columns, "step", _performance(selection))
 
 
@@ -37,7 +37,7 @@ def bellman_error(selection: Selection, columns: int) -> Figure | None:
 
 
 def diagnostics(selection: Selection, columns: int) -> Figure | None:
-    """K-FAC's condition and step ratio; its damping and failures only where they ever move."""
+    """K-FAC's condition, step ratio and share of time; its damping and failures where they ever move."""
     data = selection.evaluations
     there = [name for name in DIAGNOSTICS if name in data and data[name].notna().any()]
     moving = [name for name in there if data[name].nunique() > 1]

@@ -33,7 +33,7 @@ class Explanation:
     dataset: str
     algorithm: str
     label: str
-    value: str  # what the cell says
+    value: str  # as the experiment is read by default
     seeds: list[dict[str, Any]]
     settings: dict[str, str]  # by path
     changed: (
@@ -110,7 +110,7 @@ def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
 
 
 def _value(selection: Selection) -> str:
-    """As a table of the experiment shows it."""
+    """Over the seeds, by the metric and protocol that are the experiment's default."""
     measure = usual(selection.experiment.name)
     lines = values.read(selection, measure)
     spread = f" ± {tenths(lines['value'].std())}" if len(lines) > 1 else ""

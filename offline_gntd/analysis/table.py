@@ -27,7 +27,7 @@ class Table:
     caption: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
-    long: pd.DataFrame  # one line per dataset × algorithm, unrounded
+    long: pd.DataFrame  # one line per dataset × algorithm
     missing: tuple[Any, ...] = ()  # runs the experiment asks for and the table does without
     foot: tuple[Row, ...] = ()  # totals, which stay below however the rows are sorted
     made_of: str = "runs"
@@ -59,7 +59,7 @@ class Table:
 
 
 def number(value: float) -> str:
-    """Three digits that matter; — where there is none."""
+    """About three digits that matter; — where there is no number."""
     if math.isnan(value):
         return "—"
     size = abs(value)

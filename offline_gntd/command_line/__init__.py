@@ -1,4 +1,6 @@
-"""The command `offline-gntd`. Exit codes: 0 done, 1 runs failed or a table is incomplete, 2 bad usage.
+"""The command `offline-gntd`.
+
+Exit codes: 0 done; 1 runs failed, a table is incomplete, a check found something; 2 bad usage; 130 interrupted.
 
 The layers are imported inside the commands that need them, so that --help does not wait for torch.
 """

@@ -16,14 +16,14 @@ class Rate:
     """Of a whole stack of seeds."""
 
     seconds_per_update: float
-    seconds_per_evaluation: float  # of one episode per seed
+    seconds_per_episode: float  # one per seed
 
     def seconds(self, cell: Cell, since: int = 0) -> float:
         """To take a cell from a step to its end."""
         protocol = cell.protocol
         evaluations = -(-protocol.steps // protocol.evaluate_every) - since // protocol.evaluate_every
         episodes = evaluations * protocol.evaluate_episodes
-        return (protocol.steps - since) * self.seconds_per_update + episodes * self.seconds_per_evaluation
+        return (protocol.steps - since) * self.seconds_per_update + episodes * self.seconds_per_episode
 
 
 class Rates:
@@ -37,7 +37,7 @@ class Rates:
             if found := self.rates.get(key):
                 return Rate(
                     statistics.median(rate.seconds_per_update for rate in found),
-                    statistics.median(rate.seconds_per_evaluation for rate in found),
+                    statistics.median(rate.seconds_per_episode for rate in found),
                 )
         return None
 
@@ -66,7 +66,7 @@ def measured() -> Rates:
 
 
 def _so_far(folder) -> dict[str, float]:
-    """Of a run that is not at its end: what its last evaluation says."""
+    """What a run's last evaluation says, at its end or not."""
     row = last_evaluation(folder)
     if row is None:
         return {}

@@ -10,7 +10,7 @@ from offline_gntd.theory.approximations import Approximation, approximation
 from offline_gntd.theory.chains import ACTIONS, STATES, Chains, chains
 from offline_gntd.theory.evaluation import curvature, iterates
 
-GROWTH = 1.15  # from one recorded iteration to the next, at least
+GROWTH = 1.15  # from one recorded iteration to the next, about
 START = 0.5  # deviation of a smooth network's θ⁰ from a solution: Assumption 4 is of no use far from it
 FLOOR = 0.25  # share of the iterations, the last ones, that a floor is averaged over
 STEP = 0.3  # β where nothing else is said
