@@ -1,6 +1,6 @@
 """The command `offline-gntd`.
 
-Exit codes: 0 done; 1 runs failed, a table is incomplete, a check found something; 2 bad usage; 130 interrupted.
+Exit codes: 0 done; 1 runs failed, a table is incomplete, a check found faults; 2 bad usage; 130 interrupted.
 
 The layers are imported inside the commands that need them, so that --help does not wait for torch.
 """

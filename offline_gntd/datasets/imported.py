@@ -13,7 +13,7 @@ from offline_gntd.errors import UserError
 
 @dataclass(frozen=True)
 class Source:
-    """An entry of DATASETS. `make` is called once; what it returns is cached until the file changes."""
+    """An entry of DATASETS. `make` is called once, and again when the imported files change."""
 
     env_id: str  # a gymnasium id, which the file may register itself
     make: Callable[[], Mapping[str, np.ndarray]]  # D4RL's keys: observations, actions, rewards, terminals …
