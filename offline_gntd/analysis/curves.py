@@ -44,7 +44,7 @@ def diagnostics(selection: Selection, columns: int) -> Figure | None:
     if not moving:
         return None
     datasets = list(dict.fromkeys(selection.runs["dataset"]))
-    wanted = [(dataset, name) for dataset in datasets for name in moving]
+    wanted = [(dataset, name) for name in moving for dataset in datasets]
     drawn, axes = panels(len(wanted), columns)
     data = _labelled(selection)
     for axis, (dataset, name) in zip(axes, wanted, strict=True):

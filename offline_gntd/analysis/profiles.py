@@ -57,6 +57,7 @@ def efficiency(selection: Selection, columns: int, measure: Measure) -> Figure:
                 label=label,
                 **look,
             )
-        axis.set(title=dataset, xlabel=WORDS[seconds], ylabel=measure.metric, xlim=(0, None))
+        longest = lines[lines["dataset"] == dataset]["seconds"].max()
+        axis.set(title=dataset, xlabel=WORDS[seconds], ylabel=measure.metric, xlim=(0, 1.05 * longest))
     legend(drawn, axes, min(columns, len(datasets)))
     return drawn
