@@ -5,16 +5,19 @@ import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import bits
 import pytest
 from failing_grid import BROKEN, COMMAND, GRID, VICTIM, assert_two_failed, cell_of, sound_cells, victim_killed
 
+from offline_gntd import extensions
 from offline_gntd.command_line import main
 from offline_gntd.runs import grid
 from offline_gntd.runs.attempt import Ending, Options, Progress
 from offline_gntd.runs.experiments import Experiment, Protocol
 
+EXAMPLE = Path(__file__).parents[1] / "docs/my_algorithm.py"
 SOUND = [word for word in COMMAND if word not in (BROKEN, VICTIM)]
 LONG = Experiment(
     "long",
@@ -104,6 +107,16 @@ def test_a_lost_nodes_runs_go_on_elsewhere(ship, two_nodes, elsewhere, monkeypat
 
 
 @pytest.mark.slow
+def test_a_cluster_that_was_there_before_imports_the_user_s_file_too(two_nodes, home, monkeypatch, capfd):
+    monkeypatch.setenv(extensions.VARIABLE, "")
+    cluster, _ = two_nodes
+    command = ["run", "mine", "--import", str(EXAMPLE), "--algorithms", "logistic", "--seeds", "1"]
+    command += ["--datasets", "cartpole-clumsy", "--steps", "50", "--evaluate-episodes", "1"]
+    assert main([*command, "--engine", "ray", "--address", cluster.address]) == 0
+    assert "1 done" in capfd.readouterr().out
+
+
+@pytest.mark.slow
 def test_a_job_that_slurm_stops_is_queued_again_and_goes_on(elsewhere):
     """As Slurm does before a time limit or for a greater job: by a signal, to submitit's process."""
     pytest.importorskip("submitit")
@@ -159,6 +172,30 @@ def test_slurm_gets_one_array_with_what_was_asked_for(small_dataset, home, monke
         "--open-mode=append",
     ):
         assert f"#SBATCH {line}" in given, given
+
+
+@pytest.mark.slow
+def test_jobs_that_slurm_has_not_begun_are_not_waited_for(home):
+    pytest.importorskip("submitit")
+    from offline_gntd.runs.engines.slurm import Slurm
+
+    class Queued:
+        state, cancelled = "PENDING", False
+
+        def done(self):
+            return False
+
+        def cancel(self, check):
+            self.cancelled = True
+
+    with Slurm(1, Options()) as engine:
+        engine.on_slurm, job = True, Queued()
+        engine.jobs[job] = LONG.cells()[0]
+        assert not list(engine.poll(0))
+        engine.stop()
+        assert [event.kind for event in engine.poll(0)] == ["stopped"]
+        assert job.cancelled
+        assert not engine.jobs
 
 
 @pytest.mark.slow
