@@ -19,7 +19,7 @@ from offline_gntd import extensions
 from offline_gntd.algorithms import bc, bcq, cql, policy_iteration, q_learning, td3_bc
 from offline_gntd.algorithms.preset import Preset
 from offline_gntd.configuration import replace
-from offline_gntd.errors import unknown
+from offline_gntd.errors import UserError, unknown
 
 CATALOGUE: dict[str, Preset] = {
     **q_learning.PRESETS,
@@ -33,7 +33,11 @@ CATALOGUE: dict[str, Preset] = {
 
 def catalogue() -> dict[str, Preset]:
     """Ours and those of the user's own files."""
-    return CATALOGUE | extensions.own("PRESETS", CATALOGUE)
+    own = extensions.own("PRESETS", CATALOGUE)
+    for name, entry in own.items():
+        if not isinstance(entry, Preset):
+            raise UserError(f"PRESETS[{name!r}] must be a Preset, not {type(entry).__name__}")
+    return CATALOGUE | own
 
 
 def configured(name: str, steps: int) -> Any:

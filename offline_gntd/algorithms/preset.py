@@ -1,5 +1,6 @@
 """A preset: an algorithm's settings under the name a table shows."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,9 @@ def check_settings(config: Any) -> None:
     for name in ("widths", "vae_widths"):
         if min(getattr(config, name, ()), default=1) < 1:
             raise ValueError(f"{name} must be at least 1 each, not {getattr(config, name)}")
+    for name, value in vars(config).items():
+        if name.endswith("learning_rate") and not 0 < value < math.inf:
+            raise ValueError(f"{name} must be more than 0, not {value}")
     if not 0 <= getattr(config, "discount", 0) < 1:
         raise ValueError(f"discount must be in [0, 1), not {config.discount}")
 

@@ -51,7 +51,10 @@ def improvement_table(selection: Selection, measure: Measure) -> Table:
         estimates[x, y] = statistics.improvement(found[x], found[y], rng)
         estimates[y, x] = estimates[x, y].complement()
     cells = {
-        pair: Cell(_text(each, "{:.2f}".format), bold=each.low > 0.5) for pair, each in estimates.items()
+        (x, y): Cell(
+            _text(each, "{:.2f}".format), bold=each.low > 0.5 and min(len(found[x]), len(found[y])) > 1
+        )
+        for (x, y), each in estimates.items()
     }
     lines = [{"algorithm": x, "against": y, **each._asdict()} for (x, y), each in estimates.items()]
     what = (

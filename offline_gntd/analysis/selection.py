@@ -76,6 +76,8 @@ def select(
     ours = finished["protocol"].map(lambda p: p == protocol)
     runs = expected.merge(finished[ours], on=KEY)
     mixtures.refuse(runs, mixed)
+    if len(runs) and found.evaluations.merge(runs[KEY], on=KEY).empty:
+        raise UserError(f"all runs of {name} diverged before their first evaluation")
     absent = expected[~expected.set_index(KEY).index.isin(runs.set_index(KEY).index)]
     return Selection(
         experiment,

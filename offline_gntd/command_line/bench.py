@@ -37,6 +37,8 @@ def bench(args: argparse.Namespace) -> None:
     for option in ("rounds", "workers"):
         if getattr(args, option) < 1:
             raise UserError(f"--{option} must be at least 1, not {getattr(args, option)}")
+    if not args.seconds > 0:
+        raise UserError(f"--seconds must be more than 0, not {args.seconds:g}")
     for size in args.sizes:
         if size not in SIZES:
             raise unknown("size", size, SIZES)

@@ -19,7 +19,7 @@ def add_commands(commands) -> None:
 
     command = commands.add_parser("run", help="run an experiment's grid; finished runs are skipped")
     command.add_argument(
-        "experiment", metavar="EXPERIMENT", help="table1, figure1, a name of yours, or a .toml file"
+        "experiment", metavar="EXPERIMENT", help="table1, table2, figure1, theory, your name, or a .toml file"
     )
     command.add_argument("--algorithms", nargs="+", metavar="A")
     command.add_argument(
@@ -134,17 +134,19 @@ def run(args: argparse.Namespace) -> int:
     from offline_gntd.runs.attempt import Options
 
     experiment = _experiment(args)
+    device = _device(args.device)
+    settings = _engine_settings(args)
     if args.dry_run:
         return _dry_run(experiment, args)
     trackers = tuple(name for name in ("tensorboard", "wandb") if getattr(args, name))
     outcome = grid.run(
         experiment,
         workers=args.workers,
-        options=Options(_device(args.device), args.checkpoint_seconds, trackers),
+        options=Options(device, args.checkpoint_seconds, trackers),
         redo=args.redo,
         retries=grid.RETRIES if args.retries is None else args.retries,
         engine_name=args.engine,
-        **_engine_settings(args),
+        **settings,
     )
     counts = {
         "done": outcome.done,
@@ -153,7 +155,10 @@ def run(args: argparse.Namespace) -> int:
         "failed": outcome.failed,
         "stale": outcome.stale,
     }
-    print(", ".join(f"{len(cells)} {state}" for state, cells in counts.items() if cells) or "nothing done")
+    done = ", ".join(f"{len(cells)} {state}" for state, cells in counts.items() if cells) or "nothing done"
+    print(f"{experiment.name}: {done}")
+    if outcome.done:
+        _warn_of_shipped(experiment)
     if outcome.stale:
         print(
             f"stale: finished under other settings or data, e.g. {outcome.stale[0]}; --redo runs them again",
@@ -162,6 +167,22 @@ def run(args: argparse.Namespace) -> int:
     if outcome.stopped:
         print(f"stopped ({outcome.stopped}); the same command goes on from the checkpoints", file=sys.stderr)
     return 0 if outcome.complete else 1
+
+
+def _warn_of_shipped(experiment) -> None:
+    """Runs of one's own take the place of shipped ones: said where the two would not stand in one table."""
+    import dataclasses
+
+    from offline_gntd.runs import results
+
+    shipped = results.read_shipped(experiment.name)
+    if shipped and results.protocols(shipped.runs) != [dataclasses.asdict(experiment.protocol)]:
+        print(
+            f"the shipped results of {experiment.name} follow another protocol: its tables show those made "
+            f"here alone until results/{experiment.name} is removed. A name of one's own keeps both: "
+            "offline-gntd run NAME --algorithms … --datasets …",
+            file=sys.stderr,
+        )
 
 
 def _run_theory(args: argparse.Namespace) -> int:

@@ -114,7 +114,8 @@ def identify(path: Path, env: str | None = None, episode_limit: int | None = Non
         return Identity(LOCOMOTION[named].task(), "file", None, namesake, episode_limit or known)
     if env is None:
         raise UserError(
-            f"{path} does not say what it was recorded in; name it with --env: {', '.join(LOCOMOTION)}"
+            f"{path} does not say what it was recorded in; name it with --env, or in the file's own name: "
+            f"{', '.join(LOCOMOTION)}"
         )
     task, limit = task_named(env)
     return Identity(task, "file", episode_limit=episode_limit or limit)

@@ -1,6 +1,7 @@
 """A grid as it runs: bars on a terminal, plain lines anywhere else."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from typing import Protocol
@@ -53,7 +54,9 @@ class Tally:
             self.scores[event.cell] = event.score
 
     def score(self, cell: Cell) -> str:
-        return f"score {self.scores[cell]:.1f}" if cell in self.scores else ""
+        if cell not in self.scores:
+            return ""
+        return "diverged" if math.isnan(self.scores[cell]) else f"score {self.scores[cell]:.1f}"
 
     def summary(self) -> str:
         counts = f"{self.ended_count} of {len(self.forecast.cells)} ended, {self.forecast.done_share:.0%}"

@@ -46,6 +46,8 @@ class Experiment:
             raise UserError(f"--seeds must be at least 1, not {self.seeds}")
         if self.seeds > self.protocol.stack and self.seeds % self.protocol.stack:
             raise UserError(f"{self.seeds} seeds do not make whole stacks of {self.protocol.stack}")
+        for twice in {name for name in self.algorithms if self.algorithms.count(name) > 1}:
+            raise UserError(f"{twice} is named twice among the algorithms of {self.name}")
         names = self.dataset_names()
         for twice in {name for name in names if names.count(name) > 1}:
             raise UserError(f"two datasets of {self.name} would both be called {twice!r}; rename a file")

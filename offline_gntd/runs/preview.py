@@ -48,6 +48,8 @@ class Preview:
         if not count:
             return words
         unknown = sum(value is None for value in self.seconds.values())
+        if unknown == count:
+            return f"{words}; how long is not known: no run like these was measured"
         words += f"; {self.total / 3600:.1f} hours of work, {duration(self.wall)} on {self.workers} workers"
         return words + (f", {unknown} of unmeasured rate not counted" if unknown else "")
 
