@@ -105,6 +105,12 @@ def test_a_file_that_cannot_be_used_is_one_line(text, words, tmp_path, capsys):
     assert extensions.files() == []
 
 
+def test_an_entry_of_another_kind_is_one_line(tmp_path, capsys):
+    path = write(tmp_path / "other.py", "PRESETS = {'mine': 1}\n")
+    assert main(["algorithms", "--import", str(path)]) == 2
+    assert "PRESETS['mine'] must be a Preset, not int" in capsys.readouterr().err
+
+
 def test_a_file_that_is_not_there(tmp_path, capsys):
     assert main(["algorithms", "--import", str(tmp_path / "none.py")]) == 2
     assert "there is no such file" in capsys.readouterr().err

@@ -3,10 +3,12 @@
 import pytest
 from fabricated import write_run
 
+from offline_gntd.analysis.selection import select
+from offline_gntd.command_line import main
 from offline_gntd.errors import UserError
 from offline_gntd.files import remove
 from offline_gntd.runs import results
-from offline_gntd.runs.experiments import Experiment, Protocol
+from offline_gntd.runs.experiments import Experiment, Protocol, store
 
 STUDY = Experiment("study", ("cartpole-replay",), ("dqn",), seeds=2, protocol=Protocol(steps=20))
 
@@ -72,3 +74,26 @@ def test_a_run_whose_rows_do_not_fit_is_named(home):
     metrics.write_text("step,bellman_error\n10,1\n10,2\n")
     with pytest.raises(UserError, match=r"cannot read the run .*seed-0"):
         results.read("study")
+
+
+def test_runs_under_a_shipped_name_say_what_they_hide(shipped, small_dataset, capsys):
+    options = [
+        "--algorithms",
+        "dqn@widths=16x16@batch_size=32",
+        "--seeds",
+        "1",
+        "--steps",
+        "30",
+        "--workers",
+        "1",
+    ]
+    assert main(["run", "study", "--datasets", "cartpole-replay-small", *options]) == 0
+    assert "the shipped results of study follow another protocol" in capsys.readouterr().err
+
+
+def test_runs_that_all_diverged_at_once_are_said_to_have(home):
+    store(STUDY)
+    write_run(STUDY, "dqn", 0, [], status="diverged")
+    write_run(STUDY, "dqn", 1, [], status="diverged")
+    with pytest.raises(UserError, match="all runs of study diverged before their first evaluation"):
+        select("study")

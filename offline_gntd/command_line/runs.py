@@ -308,7 +308,10 @@ def _experiment(args: argparse.Namespace):
     elif args.algorithms and args.datasets:
         base = Experiment(args.experiment, (), ())
     else:
-        base = experiments.find(args.experiment)
+        try:
+            base = experiments.find(args.experiment)
+        except UserError as error:
+            raise UserError(f"{error} A new one takes --algorithms … --datasets …") from error
     fields = {field.name for field in dataclasses.fields(Protocol)}
     protocol = {name: value for name, value in vars(args).items() if name in fields and value is not None}
     seeds = base.seeds if args.seeds is None else args.seeds
