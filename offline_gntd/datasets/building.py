@@ -68,8 +68,8 @@ def build_splits(
     """
     if workers is not None and workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}")
-    if not checkpoint_seconds > 0:
-        raise UserError(f"--checkpoint-seconds must be more than 0, not {checkpoint_seconds:g}")
+    if not checkpoint_seconds >= 0:
+        raise UserError(f"--checkpoint-seconds must be at least 0, not {checkpoint_seconds:g}")
     wanted: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         recipe = splits.RECIPES[name]
