@@ -100,9 +100,9 @@ def wait_for_status(folder, process):
 @pytest.mark.slow
 def test_checkpoints_take_less_than_a_hundredth_of_a_runs_time(small_dataset):
     """With the period they have by default, and networks as large as the defaults."""
-    words = ["--seeds", "1", "--steps", "12000", "--evaluate-every", "12000", "--evaluate-episodes", "1"]
+    words = ["--seeds", "1", "--steps", "24000", "--evaluate-every", "24000", "--evaluate-episodes", "1"]
     assert main(["run", "long", "--datasets", "cartpole-replay-small", "--algorithms", "gndqn", *words]) == 0
-    cell = Cell("long", "cartpole-replay-small", "gndqn", (0,), Protocol(12_000, 12_000, 1))
+    cell = Cell("long", "cartpole-replay-small", "gndqn", (0,), Protocol(24_000, 24_000, 1))
     about = json.loads((cell.folder(0) / "run.json").read_text())
     share = about["checkpoint_seconds"] / (about["training_seconds"] + about["evaluation_seconds"])
     assert about["training_seconds"] > 15  # long enough for more than the last one
