@@ -59,6 +59,7 @@ def test_help_is_quick_and_does_not_import_torch():
         (["table", "table1", "--kind", "statistics", "--metric", "return"], "statistics table is of scores"),
         (["explain", "table1", "cartpole-replay", "dqn"], "no finished runs of table1"),
         (["explain", "table1", "cartpole", "dqn"], "did you mean 'cartpole-replay'"),
+        (["explain", "theory", "random", "GNTD"], "theory has measurements, not runs"),
         (["report"], "no results to report on"),
         (["report", "table9"], "no experiment 'table9'"),
         (["algorithms", "gnt"], "did you mean 'gntd'"),

@@ -90,7 +90,10 @@ def explain(args: argparse.Namespace) -> None:
     import json
 
     from offline_gntd.analysis.explain import explain
+    from offline_gntd.errors import UserError
 
+    if args.experiment == "theory":
+        raise UserError("theory has measurements, not runs: offline-gntd table theory")
     explanation = explain(args.experiment, args.dataset, args.algorithm)
     if args.json:
         print(json.dumps(explanation.to_dict(), indent=2, ensure_ascii=False))

@@ -233,29 +233,22 @@ def _engine_settings(args: argparse.Namespace) -> dict:
 def status(args: argparse.Namespace) -> None:
     import json
 
-    from offline_gntd.runs import experiments, status
+    from offline_gntd.runs import experiments, status, theory
 
-    if args.experiment == "theory":
-        return _status_of_theory(args.json)
     names = [args.experiment] if args.experiment else experiments.with_results()
-    found = [status.read(name) for name in names]
+    found = [status.read(name) for name in names if name != theory.NAME]
+    facts, lines = [one.to_dict() for one in found], [one.headline() for one in found]
+    if args.experiment == theory.NAME or (not args.experiment and theory.finished()):
+        measurements = set(theory.measurements())
+        done, all_of_it = len(measurements & theory.finished()), len(measurements)
+        facts.append({"experiment": theory.NAME, "measurements": all_of_it, "done": done})
+        lines.append(f"{theory.NAME}: {done} of {all_of_it} measured")
     if args.json:
-        print(json.dumps([one.to_dict() for one in found], indent=2, ensure_ascii=False, allow_nan=False))
-    elif args.experiment:
+        print(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
+    elif args.experiment and found:
         print(found[0].text())
     else:
-        print("\n".join(one.headline() for one in found) or "nothing was run here yet")
-
-
-def _status_of_theory(as_json: bool) -> None:
-    import json
-
-    from offline_gntd.runs import theory
-
-    names = set(theory.measurements())
-    done = len(names & theory.finished())
-    counts = {"experiment": "theory", "measurements": len(names), "done": done}
-    print(json.dumps([counts], indent=2) if as_json else f"theory: {done} of {len(names)} measured")
+        print("\n".join(lines) or "nothing was run here yet")
 
 
 def evaluate(args: argparse.Namespace) -> int:
