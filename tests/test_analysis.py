@@ -346,6 +346,15 @@ def test_an_interval_that_covers_the_paper_s_number(study):
     assert ("TD", "seconds") not in lines.index  # never reached, and nothing is published
 
 
+def test_published_numbers_of_what_has_no_runs_yet(home):
+    name = "hopper-medium-v2"
+    experiment = Experiment("mine", (name,), ("td3_bc", "gn_bcq"), 1, Protocol(10, 10, 1))
+    store(experiment)
+    write_run(experiment, "gn_bcq", 0, [1.0], dataset=name, label="GN-BCQ", **d4rl(name))
+    with pytest.raises(UserError, match="no finished runs of mine have published numbers"):
+        beside.table(select("mine"), Measure())
+
+
 def test_nothing_published_is_said(study):
     other = Experiment("other", ("mine",), ("td",), seeds=1, protocol=PROTOCOL)
     store(other)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from d4rl_files import arrays, write
 
 from offline_gntd.datasets import flat, load
 from offline_gntd.errors import UserError
-from offline_gntd.files import home
+from offline_gntd.files import Unwritable, home, writing
 
 
 @pytest.fixture
@@ -132,3 +133,20 @@ def test_no_cache_and_no_source_is_a_clean_error(source):
         load(source)
     with pytest.raises(flat.Absent):
         flat.read(flat.folder("nothing"), "key")
+
+
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    (folder / "old").touch()
+    rename = Path.rename
+
+    def failing(path, target):
+        if path.suffix == ".part":
+            raise OSError("no")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(Unwritable), writing(folder) as temporary:
+        temporary.mkdir()
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept", "old"]

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from offline_gntd import products
 from offline_gntd.algorithms import CATALOGUE
+from offline_gntd.runs.experience import Drawn
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width, sample
 
@@ -60,3 +61,8 @@ def test_the_device_s_path_gives_the_same_and_waits_for_nothing(name, monkeypatc
         if ".P." in key or ".G." in key:  # of which one triangle counts
             tensor, other = tensor.tril(), other.tril()
         torch.testing.assert_close(tensor, other, rtol=1e-3, atol=1e-5, msg=key)
+
+
+def test_what_is_measured_is_where_the_networks_are(small_dataset):
+    drawn = Drawn(small_dataset, 4, seeded(0), "meta")  # a device with no values behind it
+    assert {column.device.type for column in drawn.transitions} == {"meta"}

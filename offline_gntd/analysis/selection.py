@@ -76,12 +76,13 @@ def select(
     ours = finished["protocol"].map(lambda p: p == protocol)
     runs = expected.merge(finished[ours], on=KEY)
     mixtures.refuse(runs, mixed)
-    if len(runs) and found.evaluations.merge(runs[KEY], on=KEY).empty:
+    evaluations = found.evaluations.merge(runs[KEY], on=KEY)
+    if len(runs) and evaluations.empty:
         raise UserError(f"all runs of {name} diverged before their first evaluation")
     absent = expected[~expected.set_index(KEY).index.isin(runs.set_index(KEY).index)]
     return Selection(
         experiment,
-        found.evaluations.merge(runs[KEY], on=KEY),
+        evaluations,
         runs,
         tuple(Absent(*run) for run in absent.itertuples(index=False)),
         (*found.notes, *_of_another_protocol(expected.merge(finished[~ours], on=KEY)), *mixtures.notes(runs)),

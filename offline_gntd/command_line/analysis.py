@@ -91,9 +91,10 @@ def explain(args: argparse.Namespace) -> None:
 
     from offline_gntd.analysis.explain import explain
     from offline_gntd.errors import UserError
+    from offline_gntd.runs import theory
 
-    if args.experiment == "theory":
-        raise UserError("theory has measurements, not runs: offline-gntd table theory")
+    if args.experiment == theory.NAME:
+        raise UserError(f"{theory.NAME} has measurements, not runs: offline-gntd table {theory.NAME}")
     explanation = explain(args.experiment, args.dataset, args.algorithm)
     if args.json:
         print(json.dumps(explanation.to_dict(), indent=2, ensure_ascii=False))

@@ -238,9 +238,9 @@ def status(args: argparse.Namespace) -> None:
     names = [args.experiment] if args.experiment else experiments.with_results()
     found = [status.read(name) for name in names if name != theory.NAME]
     facts, lines = [one.to_dict() for one in found], [one.headline() for one in found]
-    if args.experiment == theory.NAME or (not args.experiment and theory.finished()):
-        measurements = set(theory.measurements())
-        done, all_of_it = len(measurements & theory.finished()), len(measurements)
+    measurements, measured = set(theory.measurements()), theory.finished()
+    if args.experiment == theory.NAME or (not args.experiment and measured):
+        done, all_of_it = len(measurements & measured), len(measurements)
         facts.append({"experiment": theory.NAME, "measurements": all_of_it, "done": done})
         lines.append(f"{theory.NAME}: {done} of {all_of_it} measured")
     if args.json:
