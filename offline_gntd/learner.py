@@ -3,16 +3,23 @@
 import torch
 from torch import Tensor
 
-from offline_gntd.networks import MLP, Gradient, Tape
+from offline_gntd.networks import MLP, Gradient, Memory, Tape
 from offline_gntd.optimisers import optimiser
 
 
 class Learner:
     """Descends any loss that is known by its derivative with respect to the networks' outputs."""
 
-    def __init__(self, network: MLP, batch: int, learning_rate: float, optimiser_name: str = "adam"):
+    def __init__(
+        self,
+        network: MLP,
+        batch: int,
+        learning_rate: float,
+        optimiser_name: str = "adam",
+        memory: Memory | None = None,
+    ):
         self.network = network
-        self.tape = Tape(network, batch)
+        self.tape = Tape(network, batch, memory)
         self.optimiser = optimiser(optimiser_name, network.flat, learning_rate)
         self.flat_step = torch.zeros_like(network.flat)
         self.gradient = Gradient(self.tape, self.flat_step)
@@ -37,8 +44,8 @@ class Learner:
 class Target(Tape):
     """A Polyak-averaged copy of networks: it goes forward and follows."""
 
-    def __init__(self, network: MLP, batch: int):
-        super().__init__(network.copy(), batch)
+    def __init__(self, network: MLP, batch: int, memory: Memory | None = None):
+        super().__init__(network.copy(), batch, memory)
         self.followed = network
 
     def follow(self, rate: float) -> None:

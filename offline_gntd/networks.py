@@ -6,6 +6,7 @@ over the stack, so the networks of a stack never see one another. The buffer is 
 `flat[i]` is all there is to know of seed i.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -65,8 +66,33 @@ class _Member(MLP):
         self.layers = self.views(self.flat)
 
 
+class Memory:
+    """Rows for what a pass leaves behind. Several tapes may take turns in it, since what was used last is
+    still in the cache; a tape's pass is lost when another in the same memory begins its own."""
+
+    def __init__(self, like: Tensor, rows: int):
+        self._like, self._rows, self._first = like, rows, 0
+        self._made: dict[tuple[str, int, int], Tensor] = {}
+
+    def halves(self) -> tuple["Memory", "Memory"]:
+        """Its two halves, which do not disturb each other."""
+        lower, upper = copy.copy(self), copy.copy(self)
+        upper._first = self._first + self._rows // 2
+        return lower, upper
+
+    def take(self, name: str, layer: int, networks: int, batch: int, width: int) -> Tensor:
+        """A layer's "inputs" or "signals" [networks, batch, width], from the first row on."""
+        key = name, layer, width
+        if key not in self._made:
+            make = aligned if name == "inputs" else Tensor.new_empty
+            self._made[key] = make(self._like, self._rows, width)
+        rows = self._made[key][self._first : self._first + networks * batch]
+        return rows.unflatten(0, (networks, batch))
+
+
 class Tape:
-    """One forward and one backward pass of a stack over a batch, in buffers made once (Algorithm 2).
+    """One forward and one backward pass of a stack over a batch, in buffers made once (Algorithm 2): its own
+    or, with `memory`, those it shares.
 
     inputs[l]   p̄ of layer l's input   [networks, batch, fan_in + 1]
     signals[l]  q_l = ∂output/∂h_l     [networks, batch, fan_out]
@@ -74,15 +100,14 @@ class Tape:
     What `forward` returns is a buffer too: the next pass overwrites it.
     """
 
-    def __init__(self, network: MLP, batch: int):
+    def __init__(self, network: MLP, batch: int, memory: Memory | None = None):
         self.network, self.batch = network, batch
         self.weights = [layer.flatten(0, -3) for layer in network.layers]
         self.networks = math.prod(network.stack)
-        self.inputs = [
-            aligned(network.flat, self.networks, batch, w.shape[-2]).fill_(1) for w in self.weights
-        ]
+        self.memory = memory or Memory(network.flat, self.networks * batch)
+        self.inputs = [self._take("inputs", l, w.shape[-2]).fill_(1) for l, w in enumerate(self.weights)]
         self.hidden = [p[..., :-1] for p in self.inputs]  # without the constant 1
-        self.output = self._buffer(network.widths[-1])
+        self.output = network.flat.new_empty(self.networks, batch, network.widths[-1])
         self._x, self._y = self._stacked(self.hidden[0]), self._stacked(self.output)
         self._splits: dict[tuple[int, ...], Sequence[Tensor]] = {}  # of _x, by the widths of its parts
         self._layers = [
@@ -90,8 +115,8 @@ class Tape:
             for p, w, h in zip(self.inputs, self.weights, [*self.hidden[1:], self.output], strict=True)
         ]
 
-    def _buffer(self, width: int) -> Tensor:
-        return self.network.flat.new_empty(self.networks, self.batch, width)
+    def _take(self, name: str, layer: int, width: int) -> Tensor:
+        return self.memory.take(name, layer, self.networks, self.batch, width)
 
     def _stacked(self, x: Tensor) -> Tensor:
         """[networks, …] seen as [*stack, …]."""
@@ -99,7 +124,7 @@ class Tape:
 
     @cached_property
     def signals(self) -> list[Tensor]:  # a tape that only goes forward never makes them
-        return [self._buffer(w.shape[-1]) for w in self.weights]
+        return [self._take("signals", l, w.shape[-1]) for l, w in enumerate(self.weights)]
 
     @cached_property
     def _top(self) -> Tensor:

@@ -36,8 +36,21 @@ def from_rows(rows: Tensor, task: Task) -> Transitions:
     return Transitions(obs, action, reward[..., 0], next_obs, terminated[..., 0])
 
 
-def sample(rows: Tensor, task: Task, batch: int, generators: Sequence[torch.Generator]) -> Transitions:
-    """One batch per seed, drawn uniformly with the seed's own generator: [seeds, batch, ...]."""
-    draws = [torch.randint(len(rows), (batch,), generator=g, device=g.device) for g in generators]
-    index = draws[0] if len(draws) == 1 else torch.cat(draws)
-    return from_rows(rows.index_select(0, index.to(rows.device)).view(len(generators), batch, -1), task)
+class Sampler:
+    """Draws one batch per seed, uniformly and with the seed's own generator, into memory made once: a batch
+    lasts until the next is drawn."""
+
+    def __init__(self, task: Task, batch: int, generators: Sequence[torch.Generator]):
+        self.task, self.batch, self.generators = task, batch, generators
+        self._drawn = torch.empty(len(generators) * batch, row_width(task), device=generators[0].device)
+        self._by_seed = self._drawn.unflatten(0, (len(generators), batch))
+        self._columns = from_rows(self._by_seed, task)
+
+    def __call__(self, rows: Tensor) -> Transitions:
+        """[seeds, batch, …] of rows [n, row_width]."""
+        draws = [
+            torch.randint(len(rows), (self.batch,), generator=g, device=g.device) for g in self.generators
+        ]
+        index = draws[0] if len(draws) == 1 else torch.cat(draws)
+        torch.index_select(rows, 0, index, out=self._drawn)
+        return from_rows(self._by_seed, self.task) if self.task.discrete else self._columns

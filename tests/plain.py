@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from offline_gntd.tasks import Task
-from offline_gntd.transitions import from_rows, row_width, sample
+from offline_gntd.transitions import Sampler, from_rows, row_width
 
 TASK = Task("HalfCheetah-v5", 5, 3, False, -280.0, 12135.0, "test")
 UPDATES = 6
@@ -23,6 +23,10 @@ def rows(count=300, seed=0):
     made[:, TASK.obs_dim : TASK.obs_dim + TASK.action_dim].clamp_(-1, 1)
     made[:, -1] = (made[:, -1] > 1).float()
     return made
+
+
+def sample(data, batch_size, generators):
+    return Sampler(TASK, batch_size, generators)(data)
 
 
 def statistics(data):
@@ -164,7 +168,7 @@ def compare(config, reference_kind, seed=0, prepare=lambda agent: None):
     prepare(agent)
     reference = reference_kind(config, agent)
     for _ in range(UPDATES):
-        batch = sample(data, TASK, config.batch_size, generators)
+        batch = sample(data, config.batch_size, generators)
         draws = Draws(generators[0])
         agent.update(batch)
         reference.update(double(batch), draws)

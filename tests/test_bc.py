@@ -32,6 +32,6 @@ def test_it_learns_to_imitate():
     config = plain.small(CATALOGUE["bc"].config, learning_rate=3e-3, widths=(64, 64), batch_size=128)
     agent = config.agent(plain.TASK, generators, plain.statistics(data))
     for _ in range(400):
-        loss = agent.update(plain.sample(data, plain.TASK, 128, generators))["loss"]
+        loss = agent.update(plain.sample(data, 128, generators))["loss"]
     assert loss.mean() < 0.01
     assert (agent.act(data[None, :100, :5])[0] - data[:100, 5:8]).abs().mean() < 0.1

@@ -21,7 +21,7 @@ def config_of(name):
 
 def train(agent, config, generators, updates):
     for _ in range(updates):
-        seen = agent.update(plain.sample(SAMPLED, plain.TASK, config.batch_size, generators))
+        seen = agent.update(plain.sample(SAMPLED, config.batch_size, generators))
     return {name: values.reshape(len(values), -1).mean(1) for name, values in seen.items()}
 
 
@@ -92,7 +92,7 @@ def test_one_seed_gone_wrong_leaves_the_others_alone(name):
     def trained(spoil):
         agent, generators = made(config, 0, 1)
         for _ in range(4):
-            batch = plain.sample(SAMPLED, plain.TASK, config.batch_size, generators)
+            batch = plain.sample(SAMPLED, config.batch_size, generators)
             if spoil:
                 batch.obs[0] = torch.nan
             agent.update(batch)

@@ -11,7 +11,7 @@ from offline_gntd import products
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.runs.experience import Drawn
 from offline_gntd.tasks import Task
-from offline_gntd.transitions import row_width, sample
+from offline_gntd.transitions import Sampler, row_width
 
 CARTPOLE = Task("CartPole-v1", 4, 2, True, 0.0, 1.0, "test")
 WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero"}
@@ -41,8 +41,8 @@ def made(name):
     else:
         rows, task, config = SAMPLED, plain.TASK, config_of(name)
     generators = seeded(0, 1)
-    agent = config.agent(task, generators)
-    return agent, lambda: agent.update(sample(rows, task, config.batch_size, generators))
+    agent, sample = config.agent(task, generators), Sampler(task, config.batch_size, generators)
+    return agent, lambda: agent.update(sample(rows))
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

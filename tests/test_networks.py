@@ -36,6 +36,21 @@ def test_tape_gradient_equals_autograd(stack, widths):
         torch.testing.assert_close(layer, leaf.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_tapes_take_turns_in_a_memory_and_its_halves_do_not_disturb_each_other():
+    pair, one = MLP((4, 8, 1), (1, 2)).initialise(seeded(0)), MLP((4, 8, 3), (1,)).initialise(seeded(1))
+    x = torch.randn(1, 6, 4, generator=torch.Generator().manual_seed(2))
+    whole = Tape(pair, 6)
+    lower, upper = (Tape(one, 6, half) for half in whole.memory.halves())
+    values = whole.forward(x[:, None]).clone()
+    torch.testing.assert_close(lower.forward(x), one(x))
+    left_in_lower = lower.hidden[1].clone()
+    assert torch.equal(whole.hidden[1][:1], left_in_lower)  # the same memory: the pass of the whole is lost
+    upper.forward(-x)
+    assert torch.equal(lower.hidden[1], left_in_lower)
+    assert not torch.equal(upper.hidden[1], left_in_lower)
+    torch.testing.assert_close(whole.forward(x[:, None]), values)
+
+
 def test_layers_are_views_of_one_buffer_with_the_seed_first():
     network = MLP((3, 4, 2), (2,)).initialise(seeded(0, 1))
     assert network.flat.shape == (2, 4 * 4 + 5 * 2)

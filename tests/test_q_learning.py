@@ -8,7 +8,7 @@ from conftest import seeded
 
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.tasks import Task
-from offline_gntd.transitions import from_rows, sample
+from offline_gntd.transitions import Sampler, from_rows
 
 UPDATES = 6
 TASK = Task("Acrobot-v1", 6, 3, True, -499.0, -80.0, "test")
@@ -117,7 +117,7 @@ def test_update_equals_a_plain_reference(name, random_rows):
     agent = config.agent(TASK, generators)
     references = [Reference(config, agent.critic.network, seed) for seed in range(2)]
     for _ in range(UPDATES):
-        batch = sample(rows, TASK, config.batch_size, generators)
+        batch = Sampler(TASK, config.batch_size, generators)(rows)
         agent.update(batch)
         for seed, reference in enumerate(references):
             reference.update(type(batch)(*(column[seed] for column in batch)))
@@ -131,9 +131,9 @@ def test_stacked_seeds_equal_each_seed_alone(name, random_rows):
 
     def trained(*seeds):
         generators = seeded(*seeds)
-        agent = config.agent(TASK, generators)
+        agent, sample = config.agent(TASK, generators), Sampler(TASK, config.batch_size, generators)
         for _ in range(UPDATES):
-            agent.update(sample(rows, TASK, config.batch_size, generators))
+            agent.update(sample(rows))
         return agent.tensors()
 
     stacked = trained(3, 4, 5)

@@ -59,7 +59,7 @@ def test_the_actor_moves_at_every_second_update_only():
     agent, moved = config.agent(plain.TASK, generators), []
     for _ in range(4):
         before = agent.actor.network.flat.clone(), agent.target_critic.network.flat.clone()
-        agent.update(plain.sample(plain.rows(), plain.TASK, 32, generators))
+        agent.update(plain.sample(plain.rows(), 32, generators))
         after = agent.actor.network.flat, agent.target_critic.network.flat
         moved.append([not torch.equal(a, b) for a, b in zip(before, after, strict=True)])
     assert moved == [[False, False], [True, True]] * 2

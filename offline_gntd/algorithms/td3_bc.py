@@ -46,11 +46,13 @@ class TD3BCAgent(ActorCritic):
         super().__init__(*made_from)
         config, task, batch = self.config, self.task, self.config.batch_size
         actor = self.networks(task.obs_dim, *config.widths, task.action_dim)
-        self.actor = Policy(actor, batch, config.actor_learning_rate)
         self.critic = self.twin_critics()
-        critics = self.critic.network
-        self.first_critic = Tape(critics.member(0), batch)  # Q₁, which the actor climbs
-        self.target_actor, self.target_critic = Target(actor, batch), Target(critics, batch)
+        critics, memory = self.critic.network, self.critic.tape.memory
+        # targets, critics and actor are done with one after the other; Q₁ is climbed while the actor waits
+        of_actor, of_first_critic = memory.halves()
+        self.actor = Policy(actor, batch, config.actor_learning_rate, memory=of_actor)
+        self.first_critic = Tape(critics.member(0), batch, of_first_critic)
+        self.target_actor, self.target_critic = Target(actor, batch, of_actor), Target(critics, batch, memory)
         self.updates = torch.zeros((), dtype=torch.int64)
 
     def act(self, obs: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offline_gntd.algorithms import preset
 from offline_gntd.tasks import Task
-from offline_gntd.transitions import row_width, sample
+from offline_gntd.transitions import Sampler, row_width
 
 WARM_UP = 0.1  # seconds, and a period at least: buffers are made as they are first needed
 GEMM = 256  # rows and columns of the product whose rate is the ceiling
@@ -51,6 +51,7 @@ class Subject:
     def __init__(self, name: str, size: str, rows: Tensor, stack: int = 1):
         self.config, self.task, self.rows = settings(name), SIZES[size], rows
         self.generators = [torch.Generator().manual_seed(seed) for seed in range(stack)]
+        self.sample = Sampler(self.task, self.config.batch_size, self.generators)
         obs = rows[:, : self.task.obs_dim]
         self.agent = self.config.agent(self.task, self.generators, (obs.mean(0), obs.std(0)))
         kfac = getattr(self.config, "kfac", None)
@@ -60,7 +61,7 @@ class Subject:
         self.rate(WARM_UP)
 
     def update(self) -> None:
-        self.agent.update(sample(self.rows, self.task, self.config.batch_size, self.generators))
+        self.agent.update(self.sample(self.rows))
 
     def rate(self, seconds: float) -> float:
         """Updates per second of every seed, over at least so long."""

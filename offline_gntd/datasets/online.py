@@ -10,7 +10,7 @@ import torch
 from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.datasets.environments import Evaluator, make
 from offline_gntd.tasks import Task
-from offline_gntd.transitions import row_width, sample
+from offline_gntd.transitions import Sampler, row_width
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def train(
     """Act ε-greedily and update once a step, until `judge` ends it by the greedy returns so far."""
     generators = [torch.Generator().manual_seed(seed)]
     algorithm = collection.algorithm
-    agent = algorithm.agent(task, generators)
+    agent, sample = algorithm.agent(task, generators), Sampler(task, algorithm.batch_size, generators)
     environment = make(task.env_id)
     evaluator = Evaluator(task, [seed], collection.evaluate_episodes)
     rows = torch.zeros(collection.step_limit, row_width(task))
@@ -80,7 +80,7 @@ def train(
         if terminated or truncated:
             obs = torch.as_tensor(environment.reset()[0], dtype=torch.float32)
         if step >= collection.warm_up:
-            agent.update(sample(rows[: step + 1], task, algorithm.batch_size, generators))
+            agent.update(sample(rows[: step + 1]))
         if (step + 1) % collection.evaluate_every == 0:
             training.greedy_returns.append(float(evaluator.returns(agent.act, key=step).mean()))
             progress(step + 1, training.greedy_returns)

@@ -24,7 +24,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.files import home
 from offline_gntd.noise import uniform
 from offline_gntd.tasks import Task
-from offline_gntd.transitions import sample
+from offline_gntd.transitions import Sampler
 
 STREAM = 0  # the streams of a training, among all that are drawn from one seed
 
@@ -80,6 +80,7 @@ class Training:
         self.task, self.practice, self.seed = task, practice, seed
         self.generators = [torch.Generator().manual_seed(seed)]
         self.agent: TD3BCAgent = practice.config.agent(task, self.generators)
+        self.sample = Sampler(task, self.agent.config.batch_size, self.generators)
         self.streams = Streams(
             task, (seed, STREAM), practice.steps // practice.environments, practice.environments
         )
@@ -135,9 +136,9 @@ class Training:
         """The updates that are due by now."""
         began = time.perf_counter()
         due = int((self.step - self.practice.warm_up) * self.practice.updates_per_step)
-        rows, batch_size = self.steps.rows.flatten(0, 1), self.agent.config.batch_size
+        rows = self.steps.rows.flatten(0, 1)
         while int(self.agent.updates) < due:
-            self.agent.update(sample(rows, self.task, batch_size, self.generators))
+            self.agent.update(self.sample(rows))
         self.seconds["updates"] += time.perf_counter() - began
 
     def _evaluate(self, evaluator: Evaluator) -> None:

@@ -11,7 +11,7 @@ from offline_gntd.datasets import Arena, Dataset
 from offline_gntd.datasets.streams import Streams
 from offline_gntd.observations import Statistics
 from offline_gntd.runs.sources import Source
-from offline_gntd.transitions import Transitions, from_rows, sample
+from offline_gntd.transitions import Sampler, Transitions, from_rows
 
 COLLECTING = 2**32 - 1  # keys the streams of a seed, apart from its evaluations, whose key is a step
 
@@ -20,17 +20,17 @@ class Drawn:
     """Batches drawn uniformly from the rows of a dataset, by each seed's generator."""
 
     def __init__(self, dataset: Dataset, batch_size: int, generators: Sequence[torch.Generator], device: str):
-        self.task, self.batch_size, self.generators = dataset.task, batch_size, generators
+        self.sample = Sampler(dataset.task, batch_size, generators)
         self.rows = dataset.rows if device == "cpu" else dataset.rows.to(device)
         self.statistics: Statistics | None = (
             torch.from_numpy(dataset.obs_mean),
             torch.from_numpy(dataset.obs_std),
         )
         # for what is measured over all of them, where the networks are
-        self.transitions: Transitions | None = from_rows(self.rows, self.task)
+        self.transitions: Transitions | None = from_rows(self.rows, dataset.task)
 
     def batch(self, agent: Any) -> Transitions:
-        return sample(self.rows, self.task, self.batch_size, self.generators)
+        return self.sample(self.rows)
 
     def metrics(self, i: int) -> dict[str, float]:
         return {}

@@ -1,0 +1,42 @@
+"""Batches as they are drawn."""
+
+import torch
+from conftest import seeded
+from plain import TASK, rows
+
+from offline_gntd.tasks import Task
+from offline_gntd.transitions import Sampler, from_rows, row_width
+
+CARTPOLE = Task("CartPole-v1", 4, 2, True, 0.0, 500.0, "test")
+
+
+def test_every_row_is_drawn_alike_and_comes_whole():
+    data, sample = rows(50), Sampler(TASK, 1_000, seeded(0))
+    counts = torch.zeros(len(data))
+    for _ in range(10):
+        batch = sample(data)
+        drawn = (
+            (batch.reward[0, :, None] == from_rows(data, TASK).reward).float().argmax(1)
+        )  # which row it is
+        for column, expected in zip(batch, from_rows(data[drawn], TASK), strict=True):
+            assert torch.equal(column[0], expected)
+        counts += drawn.bincount(minlength=len(data))
+    assert ((counts - 200) ** 2 / 200).sum() < 85.4  # χ² with 49 degrees of freedom: one time in a thousand
+
+
+def test_a_seed_s_draws_are_its_own():
+    data = rows()
+    alone, together = Sampler(TASK, 32, seeded(5))(data), Sampler(TASK, 32, seeded(1, 5))(data)
+    for one, both in zip(alone, together, strict=True):
+        assert torch.equal(both[1], one[0])
+
+
+def test_a_batch_lasts_until_the_next_is_drawn_and_discrete_actions_are_of_their_rows():
+    data = torch.arange(30.0)[:, None].expand(30, row_width(CARTPOLE))
+    sample = Sampler(CARTPOLE, 8, seeded(0))
+    first = sample(data)
+    kept = first.reward.clone()
+    second = sample(data)
+    assert torch.equal(second.action, second.reward.long())
+    assert torch.equal(first.reward, second.reward)
+    assert not torch.equal(first.reward, kept)
