@@ -4,21 +4,23 @@ P = E[p̄ p̄ᵀ] of a layer's input and G = E[q qᵀ] of its output (the paper'
 layer l is d_l = (P + √ω I)⁻¹ · gradient · (G + √ω I)⁻¹.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from offline_gntd.networks import Gradient
 from offline_gntd.products import (
-    NARROW,
     aligned,
-    average_second_moment,
     damped_inverse,
     damped_root,
     product,
+    second_moment,
     solution,
+    squares,
+    where_sound,
 )
 
 
@@ -46,27 +48,65 @@ def mean_eigenvalue(factor: Tensor) -> Tensor:
     return factor.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
+def is_solved(n: int, columns: int, period: int) -> bool:
+    """Whether to solve for the product of an n × n inverse with so many columns costs less than to make the
+    inverse, once in a period, and multiply: a Cholesky factor takes a third of its arithmetic."""
+    return columns * period < n / 2
+
+
+class Factor:
+    """E[x xᵀ] on one side of a layer, x [networks, batch, n], and the inverse of it damped.
+
+    The inverse is multiplied with so many `columns` at every update. Where that product is solved for, what
+    is kept as the inverse is a Cholesky factor.
+    """
+
+    def __init__(self, x: Tensor, columns: int, period: int):
+        self.solved = is_solved(x.shape[-1], columns, period)
+        self.moment = squares(x)
+        self.inverse = x.new_zeros(self.moment.shape).mT if self.solved else squares(x)
+        self.average = second_moment(self.moment, x)  # with the weight of what x holds
+        self.invert = (damped_root if self.solved else damped_inverse)(self.moment, out=self.inverse)
+
+    def of_damping_alone(self, damping: Tensor) -> Tensor:
+        """What the inverse of damping · I holds in its diagonal."""
+        return damping.sqrt() if self.solved else 1 / damping
+
+    def times(self, b: Tensor, out: Tensor) -> Callable[[], Any]:
+        """A call that sets out ← inverse · b."""
+        return (solution if self.solved else product)(self.inverse, b, out=out)
+
+    def after(self, b: Tensor, out: Tensor) -> Callable[[], Any]:
+        """A call that sets out ← b · inverse."""
+        return self.times(b.mT, out.mT) if self.solved else product(b, self.inverse, out=out)
+
+    def spectrum(self) -> Tensor:
+        """The eigenvalues, ascending, without damping."""
+        return torch.linalg.eigvalsh(torch.nan_to_num(self.moment, posinf=0, neginf=0))
+
+
 class KroneckerFactors:
     """The factors and inverses of every layer of a stack: what K-FAC remembers between updates.
 
     Where a factor cannot be inverted, its damping alone is, and that layer's damping is multiplied by 10;
     every sound inverse lets it fall back by a tenth. No update on a device waits for that to be read.
-
-    A layer of few outputs is solved for, not multiplied: its `P_inverse` is the Cholesky factor.
     """
 
     def __init__(self, config: KFAC, gradient: Gradient):
         self.config, self.tape, tape = config, gradient.tape, gradient.tape
         self.updates = torch.zeros((), dtype=torch.int64)  # on the CPU: reading it never waits for a device
-        self.P, self.G = _squares(tape.inputs), _squares(tape.signals)
-        self.P_inverse, self.G_inverse = _squares(tape.inputs), _squares(tape.signals)
+        self.P: list[Factor] = []
+        self.G: list[Factor] = []
+        self._products: list[Callable[[], Any]] = []
+        for layer, p, q in zip(gradient.layers, tape.inputs, tape.signals, strict=True):
+            P = Factor(p, columns=layer.shape[-1], period=config.inverse_every)
+            G = Factor(q, columns=layer.shape[-2], period=config.inverse_every)
+            half = aligned(layer, *layer.shape)
+            self.P.append(P)
+            self.G.append(G)
+            self._products += [P.times(layer, out=half), G.after(half, out=layer)]
         self.boost = tape.output.new_ones(tape.networks, len(self.P))  # [networks, layers]
         self.failures = torch.zeros_like(self.boost)
-        self._products = []
-        for layer, P, G in zip(gradient.layers, self.P_inverse, self.G_inverse, strict=True):
-            half = aligned(layer, *layer.shape)
-            times_P = solution if _is_solved(layer) else product
-            self._products += [times_P(P, layer, out=half), product(half, G, out=layer)]
 
     @property
     def due(self) -> bool:
@@ -83,26 +123,25 @@ class KroneckerFactors:
         self.updates += 1
 
     def _average(self, first: bool) -> None:
-        eta = self.config.momentum
-        for P, p in zip(self.P, self.tape.inputs, strict=True):
-            average_second_moment(P, p, 1.0 if first else eta)
-        for G, q in zip(self.G, self.tape.signals, strict=True):
-            average_second_moment(G, q, eta if self.config.average_G and not first else 1.0)
+        eta = 1.0 if first else self.config.momentum
+        for P, G in zip(self.P, self.G, strict=True):
+            P.average(eta)
+            G.average(eta if self.config.average_G else 1.0)
 
     def _invert(self) -> None:
-        layers = []
-        for l, (P, G, damping) in enumerate(self._layers()):
-            on_P, on_G = self._split(P, G, damping)
-            invert_P = damped_root if _is_solved(self.tape.weights[l]) else damped_inverse
-            sound = invert_P(P, on_P, out=self.P_inverse[l])
-            layers.append(sound & damped_inverse(G, on_G, out=self.G_inverse[l]))
-        sound = torch.stack(layers, -1)  # [networks, layers]
+        damped = list(self._damped())
+        for factor, damping in damped:
+            factor.invert(damping)
+        matrices = [factor.inverse for factor, _ in damped]
+        sound = where_sound(matrices, lambda i: damped[i][0].of_damping_alone(damped[i][1]))
+        sound = sound.unflatten(-1, (-1, 2)).all(-1)  # [networks, layers]: both factors
         self.failures += ~sound
         self.boost.mul_(torch.where(sound, 0.9, 10.0)).clamp_(1, 1e12)
 
-    def _layers(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """P, G and the damping in force of every layer."""
-        return zip(self.P, self.G, (self.config.damping * self.boost).unbind(-1), strict=True)
+    def _damped(self) -> Iterator[tuple[Factor, Tensor]]:
+        """P and G of every layer in turn, with the damping [networks] in force on each."""
+        for P, G, damping in zip(self.P, self.G, (self.config.damping * self.boost).unbind(-1), strict=True):
+            yield from zip((P, G), self._split(P.moment, G.moment, damping), strict=True)
 
     def _split(self, P: Tensor, G: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
         root = damping.sqrt()
@@ -120,10 +159,9 @@ class KroneckerFactors:
     def diagnostics(self) -> dict[str, Tensor]:
         """Per seed: the worst condition of a damped factor, the largest damping in force, failures so far."""
         conditions = []
-        for P, G, on_layer in self._layers():
-            for factor, damping in zip((P, G), self._split(P, G, on_layer), strict=True):
-                spectrum = torch.linalg.eigvalsh(torch.nan_to_num(factor, posinf=0, neginf=0))
-                conditions.append((spectrum[:, -1] + damping) / (spectrum[:, 0].clamp_min(0) + damping))
+        for factor, damping in self._damped():
+            spectrum = factor.spectrum()
+            conditions.append((spectrum[:, -1] + damping) / (spectrum[:, 0].clamp_min(0) + damping))
         return {
             "kfac_condition": self._per_seed(torch.stack(conditions, -1)).amax(-1),
             "kfac_damping": self._per_seed(self.config.damping * self.boost).amax(-1),
@@ -136,16 +174,8 @@ class KroneckerFactors:
 
     def tensors(self) -> dict[str, Tensor]:
         state = {"boost": self.boost, "failures": self.failures}
-        for name in ("P", "G", "P_inverse", "G_inverse"):
-            state |= {f"{name}.{l}": tensor for l, tensor in enumerate(getattr(self, name))}
+        for side, factors in (("P", self.P), ("G", self.G)):
+            for l, factor in enumerate(factors):
+                state |= {f"{side}.{l}": factor.moment, f"{side}_inverse.{l}": factor.inverse}
         by_seed = {name: tensor.unflatten(0, self.tape.network.stack) for name, tensor in state.items()}
         return by_seed | {"updates": self.updates}
-
-
-def _squares(likes: Sequence[Tensor]) -> list[Tensor]:
-    """A square matrix [networks, n, n] for each x [networks, batch, n]."""
-    return [x.new_zeros(len(x), x.shape[-1], x.shape[-1]) for x in likes]
-
-
-def _is_solved(layer: Tensor) -> bool:
-    return layer.shape[-1] < NARROW

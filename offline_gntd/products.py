@@ -4,8 +4,10 @@ The hot path multiplies the same buffers at every update, so a product is planne
 takes its slices, and gives back a call without arguments.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 
 ALIGNED = 16  # floats in a cache line: rows that start on one are multiplied at the full rate
 NARROW = 16  # columns; below that a product's transpose is several times faster
+STRIP = 64  # rows of a symmetric product that are made at once, as far as the diagonal
 SMALL = 72  # rows; up to that LAPACK inverts faster than products of its blocks do
 
 
@@ -55,75 +58,123 @@ def _each(calls: list[Callable[[], Any]]) -> Callable[[], None]:
     return call_each
 
 
-def average_second_moment(factor: Tensor, x: Tensor, weight: float) -> None:
-    """factor ← (1 − weight) factor + weight E[x xᵀ] for x [networks, batch, n]; of a large one no more than
-    the lower triangle is kept true."""
-    scale = {"beta": 1 - weight, "alpha": weight / x.shape[-2]}
-    half = x.shape[-1] // 2 if x.shape[-1] > SMALL and not on_device(x) else 0
-    lower, corner = factor[:, half:], factor[:, :half, :half]
-    torch.baddbmm(lower, x[..., half:].mT, x, **scale, out=lower)
-    if half:
-        torch.baddbmm(corner, x[..., :half].mT, x[..., :half], **scale, out=corner)
+def second_moment(factor: Tensor, x: Tensor) -> Callable[[float], None]:
+    """A call that sets factor ← (1 − weight) factor + weight E[x xᵀ] for the weight given and what is then in
+    x [networks, batch, n]; of a large factor no more than the lower triangle is kept true."""
+    batch, n = x.shape[-2:]
+    strips = 1 if on_device(x) else max(1, n // STRIP)
+    edges = pairwise(n * i // strips for i in range(strips + 1))
+    parts = [(factor[:, top:end, :end], x[..., top:end].mT, x[..., :end]) for top, end in edges]
+
+    def average(weight: float) -> None:
+        for part, left, right in parts:
+            torch.baddbmm(part, left, right, beta=1 - weight, alpha=weight / batch, out=part)
+
+    return average
 
 
 def solution(cholesky: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     """A call that sets out ← (L Lᵀ)⁻¹ b for lower triangular L; torch.cholesky_solve would copy L first."""
-    solve, half = torch.linalg.solve_triangular, torch.empty_like(b)
-    forwards = partial(solve, cholesky, b, upper=False, out=half)
-    return _each([forwards, partial(solve, cholesky.mT, half, upper=True, out=out)])
+    half = b.new_empty(b.shape)
+    if b.stride(-1) == 1:
+        solve = torch.linalg.solve_triangular
+        forwards = partial(solve, cholesky, b, upper=False, out=half)
+        return _each([forwards, partial(solve, cholesky.mT, half, upper=True, out=out)])
+    # a transpose is copied twice and solved for in half the time
+    return _each([partial(half.copy_, b), solution(cholesky, half, out=half), partial(out.copy_, half)])
 
 
-def damped_inverse(factor: Tensor, damping: Tensor, out: Tensor) -> Tensor:
-    """out ← (factor + damping I)⁻¹ for [networks, n, n] and damping [networks], or (damping I)⁻¹ where that
-    cannot be had; where it could be [networks]."""
-    _diagonal(out.copy_(factor)).add_(damping[:, None])
-    return _or_else(1 / damping, out, sound=_invert(out))
+def squares(like: Tensor) -> Tensor:
+    """Zeros [networks, n, n] for x [networks, batch, n], whose rows are no power of two apart: those would
+    compete for the same places in the cache."""
+    networks, _, n = like.shape
+    return aligned(like, networks, n, n + 1)[..., :n].zero_()
 
 
-def damped_root(factor: Tensor, damping: Tensor, out: Tensor) -> Tensor:
-    """The lower Cholesky factor of factor + damping I, or of damping I, likewise."""
-    _diagonal(out.copy_(factor)).add_(damping[:, None])
-    root, info = torch.linalg.cholesky_ex(out)
-    return _or_else(damping.sqrt(), out.copy_(root), sound=info == 0)
+def damped_inverse(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
+    """A call that sets out ← (factor + damping I)⁻¹ [networks, n, n] for the damping given, [networks], or to
+    NaN where there is none."""
+    diagonal, invert = _diagonal(out), _inversion(out)
+
+    def call(damping: Tensor) -> None:
+        out.copy_(factor)
+        diagonal.add_(damping[:, None])
+        invert()
+
+    return call
 
 
-def _or_else(alone: Tensor, matrices: Tensor, sound: Tensor) -> Tensor:
-    """Put alone · I where the matrices are not sound; where they are."""
-    sound = sound & _diagonal(matrices).isfinite().all(-1)
-    if on_device(matrices) or not sound.all():  # to ask is to wait for a device
-        fallback = alone[:, None].expand(matrices.shape[:2]).diag_embed()
-        matrices.copy_(torch.where(sound[:, None, None], matrices, fallback))
+def damped_root(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
+    """The same for out ← the lower Cholesky factor of factor + damping I. It is fastest where `out` is a
+    transpose: LAPACK goes by columns."""
+    diagonal, info = _diagonal(out), torch.empty(len(out), dtype=torch.int32, device=out.device)
+
+    def call(damping: Tensor) -> None:
+        out.copy_(factor)
+        diagonal.add_(damping[:, None])
+        torch.linalg.cholesky_ex(out, out=(out, info))
+        if (failed := _failed(info)) is not None:
+            out.masked_fill_(failed, math.nan)
+
+    return call
+
+
+def where_sound(matrices: Sequence[Tensor], alone: Callable[[int], Tensor]) -> Tensor:
+    """Which of the matrices [networks, n, n] are free of NaN: [networks, matrices]. Where matrix i is not,
+    alone(i) [networks] times I takes its place."""
+    diagonals = [_diagonal(matrix) for matrix in matrices]
+    if not on_device(diagonals[0]) and math.isfinite(torch.cat(diagonals, -1).sum().item()):
+        return torch.ones(len(diagonals[0]), len(diagonals), dtype=torch.bool)
+    sound = torch.stack([diagonal.sum(-1) for diagonal in diagonals], -1).isfinite()
+    for i, (matrix, kept) in enumerate(zip(matrices, sound.unbind(-1), strict=True)):
+        fallback = alone(i)[:, None].expand(matrix.shape[:2]).diag_embed()
+        matrix.copy_(torch.where(kept[:, None, None], matrix, fallback))
     return sound
 
 
-def _invert(matrices: Tensor) -> Tensor:
-    """Symmetric positive definite matrices ← their inverses. Whether each was one; nothing is raised where
-    it was not.
+def _inversion(matrices: Tensor) -> Callable[[], Any]:
+    """A call that turns symmetric positive definite matrices into their inverses, others into NaN.
 
     Large ones by blocks: with M = [A Bᵀ; B C], T = B A⁻¹ and S = C − T Bᵀ, the inverse is
     [A⁻¹ + Tᵀ S⁻¹ T, −Tᵀ S⁻¹; −S⁻¹ T, S⁻¹]. Only the lower triangle is read.
     """
     n = matrices.shape[-1]
-    if n == 1:
-        return matrices.reciprocal_()[:, 0, 0] > 0
     if n <= SMALL or on_device(matrices):
-        cholesky, info = torch.linalg.cholesky_ex(matrices)
-        sound = info == 0
-        if on_device(matrices) or not sound.all():
-            diagonal = _diagonal(cholesky)
-            diagonal.copy_(torch.where(diagonal > 0, diagonal, 1))  # cholesky_inverse raises on a zero
-        matrices.copy_(torch.cholesky_inverse(cholesky))
-        return sound
+        return partial(_invert_small, matrices)
     half = n // 2
     A, B, C = matrices[:, :half, :half], matrices[:, half:, :half], matrices[:, half:, half:]
-    sound = _invert(A)
-    T = torch.bmm(B, A)
-    torch.baddbmm(C, T, B.mT, alpha=-1, out=C)
-    sound = sound & _invert(C)
-    torch.baddbmm(B, C, T, beta=0, alpha=-1, out=B)
-    torch.baddbmm(A, T.mT, B, alpha=-1, out=A)
-    matrices[:, :half, half:] = B.mT
-    return sound
+    T = aligned(matrices, *B.shape[:2], half + 1)[..., :half]
+    return _each(
+        [
+            _inversion(A),
+            partial(torch.bmm, B, A, out=T),
+            partial(torch.baddbmm, C, T, B.mT, alpha=-1, out=C),
+            _inversion(C),
+            partial(torch.baddbmm, B, C, T, beta=0, alpha=-1, out=B),
+            partial(torch.baddbmm, A, T.mT, B, alpha=-1, out=A),
+            partial(matrices[:, :half, half:].copy_, B.mT),
+        ]
+    )
+
+
+def _invert_small(matrices: Tensor) -> None:
+    n = matrices.shape[-1]
+    if n == 1:
+        matrices.reciprocal_()
+        matrices.copy_(torch.where(matrices > 0, matrices, math.nan))
+        return
+    cholesky, info = torch.linalg.cholesky_ex(matrices)
+    failed = _failed(info)
+    if failed is not None:  # cholesky_inverse raises on a zero in the diagonal
+        cholesky.copy_(torch.where(failed, torch.eye(n, device=failed.device), cholesky))
+    matrices.copy_(torch.cholesky_inverse(cholesky))
+    if failed is not None:
+        matrices.masked_fill_(failed, math.nan)
+
+
+def _failed(info: Tensor) -> Tensor | None:
+    """Which factorisations failed [networks, 1, 1]; none, where it can be known that all went well."""
+    return (info != 0)[:, None, None] if on_device(info) or any(info.tolist()) else None
 
 
 def _diagonal(matrices: Tensor) -> Tensor:

@@ -32,10 +32,10 @@ def test_flops_of_td3_bc_by_hand():
 
 def test_curvature_costs_less_when_it_is_renewed_less():
     often, seldom = (
-        flops.curvature(256, (23, 256, 1), KFAC(factor_every=n, inverse_every=n)) for n in (1, 100)
+        flops.curvature(256, (23, 256, 1), KFAC(factor_every=n, inverse_every=n)) for n in (10, 100)
     )
     steps = 2 * 24 * 24 * 256 + 2 * 24 * 256 * 256 + 2 * 257 * 257 + 2 * 257
-    assert seldom - steps == pytest.approx((often - steps) / 100)
+    assert seldom - steps == pytest.approx((often - steps) / 10)
 
 
 @pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "td", "dqn"])

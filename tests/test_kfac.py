@@ -28,6 +28,12 @@ def recorded_tape(widths, batch, stack=(2,), seed=0, positive=False):
     return tape
 
 
+def play(tape, other):
+    """Let the tape hold what the other does."""
+    for buffer, held in zip(tape.inputs + tape.signals, other.inputs + other.signals, strict=True):
+        buffer.copy_(held)
+
+
 def factors_of(tape, config):
     return KroneckerFactors(config, Gradient(tape, torch.zeros_like(tape.network.flat)))
 
@@ -56,11 +62,14 @@ def test_kfac_block_is_gauss_newton_where_that_is_exact(batch, positive):
         torch.testing.assert_close(factored, gauss_newton, rtol=1e-4, atol=1e-6)
 
 
-def test_batched_step_equals_dense_kronecker_solve():
-    tape = recorded_tape((3, 8, 6, 1), 32, stack=(2, 2))
+@pytest.mark.parametrize("inverse_every", [1, 20], ids=["narrow sides solved for", "all inverted"])
+def test_batched_step_equals_dense_kronecker_solve(inverse_every):
+    tape = recorded_tape((1, 8, 6, 1), 32, stack=(2, 2))
     gradient = torch.randn_like(tape.network.flat)
     step = gradient.clone()
-    factors = KroneckerFactors(KFAC(damping=0.09), Gradient(tape, step))
+    factors = KroneckerFactors(KFAC(damping=0.09, inverse_every=inverse_every), Gradient(tape, step))
+    solved = [factor.solved for factor in factors.P + factors.G]
+    assert solved == ([False, False, True, True, False, False] if inverse_every == 1 else [False] * 6)
     factors.refresh()
     factors.precondition()
     for l, (before, after) in enumerate(
@@ -74,30 +83,31 @@ def test_batched_step_equals_dense_kronecker_solve():
 
 
 def test_momentum_averages_P_and_leaves_G_the_batch_s():
-    first, second = recorded_tape((3, 4, 1), 16, seed=1), recorded_tape((3, 4, 1), 16, seed=2)
+    tape, first, second = (recorded_tape((3, 4, 1), 16, seed=seed) for seed in range(3))
     for average_G in (False, True):
-        factors = factors_of(first, KFAC(momentum=0.25, average_G=average_G, factor_every=1))
-        factors.refresh()
-        factors.tape = second
-        factors.refresh()
+        factors = factors_of(tape, KFAC(momentum=0.25, average_G=average_G, factor_every=1))
+        for batch in (first, second):
+            play(tape, batch)
+            factors.refresh()
         expected = 0.75 * second_moment(first.inputs[0]) + 0.25 * second_moment(second.inputs[0])
-        torch.testing.assert_close(factors.P[0], expected)
+        torch.testing.assert_close(factors.P[0].moment, expected)
         G = second_moment(second.signals[0])
         expected = 0.75 * second_moment(first.signals[0]) + 0.25 * G if average_G else G
-        torch.testing.assert_close(factors.G[0], expected)
+        torch.testing.assert_close(factors.G[0].moment, expected)
 
 
 def test_refresh_periods():
     tapes = [recorded_tape((3, 4, 1), 16, seed=seed) for seed in range(5)]
-    factors = factors_of(tapes[0], KFAC(momentum=1.0, factor_every=2, inverse_every=4))
+    playing = recorded_tape((3, 4, 1), 16)
+    factors = factors_of(playing, KFAC(momentum=1.0, factor_every=2, inverse_every=4))
     for count, tape in enumerate(tapes):
-        factors.tape = tape
+        play(playing, tape)
         factors.refresh()
         seen = tapes[count - count % 2]  # factors come from every second batch
         inverted = tapes[count - count % 4]  # inverses from every fourth
-        torch.testing.assert_close(factors.G[0], second_moment(seen.signals[0]))
+        torch.testing.assert_close(factors.G[0].moment, second_moment(seen.signals[0]))
         expected = torch.linalg.inv(second_moment(inverted.signals[0]) + 0.5 * torch.eye(4))
-        torch.testing.assert_close(factors.G_inverse[0], expected)
+        torch.testing.assert_close(factors.G[0].inverse, expected)
 
 
 def test_trace_split_balances_the_factors():
@@ -116,17 +126,17 @@ def test_a_failed_inverse_is_that_of_the_damping_alone_which_rises():
     tape = recorded_tape((3, 4, 1), 16)
     factors = factors_of(tape, KFAC(factor_every=100, inverse_every=1))
     factors.refresh()
-    before = factors.G_inverse[0].clone()
-    factors.G[0][1] = -torch.eye(4)  # of the second network, first layer
+    before = factors.G[0].inverse.clone()
+    factors.G[0].moment[1] = -torch.eye(4)  # of the second network, first layer
     factors.refresh()
-    torch.testing.assert_close(factors.G_inverse[0][0], before[0], rtol=0, atol=0)
-    torch.testing.assert_close(factors.G_inverse[0][1], torch.eye(4) / 0.5)
+    torch.testing.assert_close(factors.G[0].inverse[0], before[0], rtol=0, atol=0)
+    torch.testing.assert_close(factors.G[0].inverse[1], torch.eye(4) / 0.5)
     diagnostics = factors.diagnostics()
     assert diagnostics["kfac_failures"].tolist() == [0, 1]
     torch.testing.assert_close(diagnostics["kfac_damping"], torch.tensor([0.25, 2.5]))
     factors.refresh()  # −I + √2.5 I is positive again
     assert factors.failures.sum() == 1
-    torch.testing.assert_close(factors.G_inverse[0][1], torch.eye(4) / (2.5**0.5 - 1))
+    torch.testing.assert_close(factors.G[0].inverse[1], torch.eye(4) / (2.5**0.5 - 1))
 
 
 def test_settings_out_of_range_are_refused():

@@ -5,12 +5,15 @@ import torch
 
 from offline_gntd.products import (
     SMALL,
+    STRIP,
     aligned,
-    average_second_moment,
     damped_inverse,
     damped_root,
     product,
+    second_moment,
     solution,
+    squares,
+    where_sound,
 )
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -41,11 +44,11 @@ def test_rows_of_an_aligned_buffer_start_on_cache_lines():
     assert rows.stride() == (272, 1)
 
 
-@pytest.mark.parametrize("n", [1, 5, SMALL, SMALL + 1, 257])
+@pytest.mark.parametrize("n", [1, 5, 2 * STRIP, 257])
 def test_a_second_moment_is_averaged(n):
     x, old = torch.randn(2, 50, n, generator=GENERATOR), positive_definite(2, n)
     factor = old.clone()
-    average_second_moment(factor, x, 0.25)
+    second_moment(factor, x)(0.25)
     expected = 0.75 * old + 0.25 * x.mT @ x / 50
     torch.testing.assert_close(factor.tril(), expected.tril(), rtol=1e-4, atol=1e-5)
 
@@ -55,22 +58,27 @@ def test_damped_inverses_and_roots(n):
     factors, damping = positive_definite(3, n), torch.tensor([0.1, 1.0, 10.0])
     damped = (factors + damping[:, None, None] * torch.eye(n)).double()
     spoiled = factors + torch.ones(n, n).triu(1)  # only the lower triangle is read
-    inverse, root = torch.empty_like(factors), torch.empty_like(factors)
-    assert damped_inverse(spoiled, damping, out=inverse).all()
+    inverse, root = squares(factors), squares(factors).mT
+    damped_inverse(spoiled, out=inverse)(damping)
     torch.testing.assert_close(inverse.double(), torch.linalg.inv(damped), rtol=1e-3, atol=1e-4)
-    assert damped_root(spoiled, damping, out=root).all()
+    damped_root(spoiled, out=root)(damping)
     torch.testing.assert_close(root.double(), torch.linalg.cholesky(damped), rtol=1e-3, atol=1e-4)
-    b, x = torch.randn(3, n, 2, generator=GENERATOR), torch.empty(3, n, 2)
-    solution(root, b, out=x)()
-    torch.testing.assert_close(x.double(), torch.linalg.solve(damped, b.double()), rtol=1e-3, atol=1e-4)
+    for b in (torch.randn(3, n, 2, generator=GENERATOR), torch.randn(3, 2, n, generator=GENERATOR).mT):
+        x = torch.empty_like(b)
+        solution(root, b, out=x)()
+        expected = torch.linalg.solve(damped, b.double())
+        torch.testing.assert_close(x.double(), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("n", [1, 3, 2 * SMALL])
-def test_where_there_is_no_inverse_the_damping_alone_is_inverted(n):
+def test_where_there_is_no_inverse_it_is_replaced(n):
     bad, infinite, unknown = -torch.eye(n), torch.full((n, n), torch.inf), torch.full((n, n), torch.nan)
     factors, damping = torch.stack([3.75 * torch.eye(n), bad, infinite, unknown]), torch.full((4,), 0.25)
-    for invert, sound_value, fallback in ((damped_inverse, 0.25, 4.0), (damped_root, 2.0, 0.5)):
-        out = torch.empty_like(factors)
-        assert invert(factors, damping, out=out).tolist() == [True, False, False, False]
-        values = torch.tensor([sound_value, fallback, fallback, fallback])
-        torch.testing.assert_close(out, values[:, None, None] * torch.eye(n))
+    inverse, root = squares(factors), squares(factors)
+    damped_inverse(factors, out=inverse)(damping)
+    damped_root(factors, out=root)(damping)
+    alone = torch.tensor([[4.0] * 4, [0.5] * 4])
+    sound = where_sound([inverse, root], lambda i: alone[i])
+    assert sound.tolist() == [[True, True], [False, False], [False, False], [False, False]]
+    for found, values in ((inverse, [0.25, 4.0, 4.0, 4.0]), (root, [2.0, 0.5, 0.5, 0.5])):
+        torch.testing.assert_close(found, torch.tensor(values)[:, None, None] * torch.eye(n))

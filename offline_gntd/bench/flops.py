@@ -15,8 +15,7 @@ from offline_gntd.algorithms.cql import CQL
 from offline_gntd.algorithms.policy_iteration import PolicyIteration
 from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.algorithms.td3_bc import TD3BC
-from offline_gntd.kfac import KFAC
-from offline_gntd.products import NARROW
+from offline_gntd.kfac import KFAC, is_solved
 from offline_gntd.tasks import Task
 
 Widths = tuple[int, ...]
@@ -50,7 +49,9 @@ def curvature(n: int, widths: Widths, kfac: KFAC) -> float:
     for fan_in, fan_out in pairwise(widths):
         P, G = fan_in + 1, fan_out
         factors = n * (P * (P + 1) + G * (G + 1))  # one triangle of each
-        inverses = G**3 + (P**3 / 3 if G < NARROW else P**3)  # a Cholesky factor is a third of an inverse
+        inverses = sum(
+            n**3 / (3 if is_solved(n, columns, kfac.inverse_every) else 1) for n, columns in ((P, G), (G, P))
+        )  # a Cholesky factor is a third of an inverse
         steps = 2 * P * P * G + 2 * P * G * G
         total += factors / kfac.factor_every + inverses / kfac.inverse_every + steps
     return total
