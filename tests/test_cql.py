@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from offline_gntd.algorithms import CATALOGUE, configured
+from offline_gntd.algorithms import CATALOGUE, configured, cql
 
 
 class Reference:
@@ -75,7 +75,8 @@ class Reference:
 
 
 @pytest.mark.parametrize("name", ["cql", "gn_cql"])
-def test_update_equals_a_plain_reference(name):
+def test_update_equals_a_plain_reference(name, monkeypatch):
+    monkeypatch.setattr(cql, "STATES_AT_ONCE", 8)  # a quarter of the batch
     config = plain.small(CATALOGUE[name].config, warm_up=3, samples=4, widths=(16, 12, 14))
     agent, reference = plain.compare(config, Reference)
     plain.assert_same(agent.policy.network, reference.policy)

@@ -22,6 +22,8 @@ from offline_gntd.optimisers import Adam
 from offline_gntd.policy import Gaussian
 from offline_gntd.transitions import Transitions
 
+STATES_AT_ONCE = 32  # of the conservative term: what 30 samples of each leave behind stays in the cache
+
 
 @dataclass(frozen=True)
 class CQL(Settings):
@@ -58,10 +60,12 @@ class CQLAgent(ActorCritic):
         critics = self.critic.network
         self.next_policy = Tape(policy, batch)
         self.policy_values = Tape(critics, batch)  # Q(s, π(s)), which the policy climbs
-        self.sampled_values = Tape(critics, batch * 3 * config.samples)  # of the conservative term
+        self.states_at_once = math.gcd(batch, STATES_AT_ONCE)
+        self.sampled_values = Tape(critics, self.states_at_once * 3 * config.samples)
         self.target_critic = Target(critics, batch)
         self.conservative_step = torch.zeros_like(critics.flat)
-        self.conservative_gradient = Gradient(self.sampled_values, self.conservative_step)
+        self.step_of_part = torch.zeros_like(critics.flat)
+        self.gradient_of_part = Gradient(self.sampled_values, self.step_of_part)
         self.log_temperature = critics.flat.new_zeros(len(self.generators))
         self.temperature_optimiser = Adam(self.log_temperature, config.actor_learning_rate)
         self.updates = torch.zeros((), dtype=torch.int64)
@@ -139,16 +143,21 @@ class CQLAgent(ActorCritic):
         uniform_density = log_densities.new_full(
             uniform_actions.shape[:-1], -self.task.action_dim * math.log(2)
         )
-        actions = torch.cat([uniform_actions, actions], -2).flatten(
-            1, 2
-        )  # [seeds, batch · samples, action_dim]
+        actions = torch.cat([uniform_actions, actions], -2)  # [seeds, batch, samples, action_dim]
         log_densities = torch.cat([uniform_density, log_densities], -1)  # [seeds, batch, samples]
-        obs = obs.repeat_interleave(log_densities.shape[-1], dim=1)
+        self.conservative_step.zero_()
+        parts = zip(*(x.split(self.states_at_once, 1) for x in (obs, actions, log_densities)), strict=True)
+        return torch.cat([self._conserve_part(*part) for part in parts], -1)
+
+    def _conserve_part(self, obs: Tensor, actions: Tensor, log_densities: Tensor) -> Tensor:
+        """The same of a few states, added to `conservative_step`."""
+        obs, actions = obs.repeat_interleave(actions.shape[2], dim=1), actions.flatten(1, 2)
         values = self.sampled_values.forward(obs[:, None], actions[:, None])
         corrected = values.view(len(obs), 2, *log_densities.shape[1:]) - log_densities[:, None]
         weight = corrected.softmax(-1).mul_(self.config.alpha / self.config.batch_size)
         self.sampled_values.backward(weight.view_as(values))
-        self.conservative_gradient()
+        self.gradient_of_part()
+        self.conservative_step += self.step_of_part
         return corrected.logsumexp(-1)
 
     def measure(self, transitions: Transitions) -> dict[str, Tensor]:
