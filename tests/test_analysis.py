@@ -441,7 +441,7 @@ def test_a_caption_of_discrete_sets_names_no_levels(study):
 
 
 def test_any_metric_can_be_duelled_over(study):
-    table, _ = render.table("study", kind="duels", metric="bellman_error")
+    table = render.table("study", kind="duels", metric="bellman_error")
     (last, whole) = table.rows
     assert [cell.text for cell in last[:3]] == ["cartpole-replay", "at the end", "DQN"]
     assert last[3].text == "0.50 ± 0.14"

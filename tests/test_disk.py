@@ -116,6 +116,17 @@ def test_a_read_only_folder_is_said_before_anything_runs(small_disk, capfd):
     assert error.count("\n") == 1
 
 
+def test_a_table_can_be_read_where_it_cannot_be_written(small_disk, capfd):
+    assert main(COMMAND) == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    capfd.readouterr()
+    assert main(["table", "study"]) == 2
+    shown = capfd.readouterr()
+    assert "| cartpole-replay-small" in shown.out
+    assert "Read-only" in shown.err
+    assert shown.err.count("\n") == 1
+
+
 def test_a_dataset_that_vanished_fails_its_run_in_one_line_and_is_no_matter_when_it_is_back(
     small_dataset, home
 ):

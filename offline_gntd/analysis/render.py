@@ -55,13 +55,12 @@ def table(
     datasets: Sequence[str] = (),
     algorithms: Sequence[str] = (),
     mixed: bool = False,
-) -> tuple[Table, list[Path]]:
+) -> Table:
     """An experiment's own table, one of the other kinds, or a grid laid out as asked for."""
     if experiment == theory.NAME:
         if any((kind, metric, protocol, rows, columns, datasets, algorithms)):
             raise UserError(f"{theory.NAME} has one table, without options: offline-gntd table {theory.NAME}")
-        made = theory.table()
-        return made, write(made)
+        return theory.table()
     layout = Layout(*_axes(rows, columns))
     measure = Measure(metric or usual(experiment).metric, protocol or usual(experiment).protocol)
     if kind is not None and kind not in KINDS:
@@ -78,8 +77,7 @@ def table(
     else:
         made = main_table(selection)
     asked = [kind, metric, protocol, rows, columns, *datasets, *algorithms]
-    made = dataclasses.replace(made, name=safe("-".join([experiment, *filter(None, asked)])))
-    return made, write(made)
+    return dataclasses.replace(made, name=safe("-".join([experiment, *filter(None, asked)])))
 
 
 def write(made: Table) -> list[Path]:

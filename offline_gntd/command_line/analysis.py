@@ -61,7 +61,7 @@ def _add_mixed(command: argparse.ArgumentParser) -> None:
 def table(args: argparse.Namespace) -> int:
     from offline_gntd.analysis import render
 
-    table, written = render.table(
+    table = render.table(
         args.experiment,
         args.kind,
         args.metric,
@@ -72,8 +72,8 @@ def table(args: argparse.Namespace) -> int:
         args.algorithms,
         args.mixed,
     )
-    print(table.text(args.format))
-    print("written: " + ", ".join(map(str, written)), file=sys.stderr)
+    print(table.text(args.format), flush=True)  # before it is written: it can be read where nothing can be
+    print("written: " + ", ".join(map(str, render.write(table))), file=sys.stderr)
     for run in table.missing:
         print(f"missing: {run}", file=sys.stderr)
     return 1 if table.missing else 0

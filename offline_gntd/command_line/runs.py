@@ -108,8 +108,8 @@ def quickstart(args: argparse.Namespace) -> int:
     for name in experiment.datasets:
         build(name)
     grid.run(experiment)
-    table, written = render.table(experiment.name)
-    written += render.figure(experiment.name, ["updates"])
+    table = render.table(experiment.name)
+    written = render.write(table) + render.figure(experiment.name, ["updates"])
     print("\n" + table.text("md"))
     print("written: " + ", ".join(map(str, written)))
     return 1 if table.missing else 0

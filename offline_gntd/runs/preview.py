@@ -50,7 +50,8 @@ class Preview:
         unknown = sum(value is None for value in self.seconds.values())
         if unknown == count:
             return f"{words}; how long is not known: no run like these was measured"
-        words += f"; {self.total / 3600:.1f} hours of work, {duration(self.wall)} on {self.workers} workers"
+        words += f"; {self.total / 3600:.1f} hours of work, {duration(self.wall)} on {self.workers} "
+        words += "worker" if self.workers == 1 else "workers"
         return words + (f", {unknown} of unmeasured rate not counted" if unknown else "")
 
 
