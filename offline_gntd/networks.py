@@ -2,8 +2,8 @@
 
 Layer l of a stack is one tensor [*stack, fan_in + 1, fan_out] whose last row is the bias: the paper's
 Mat(θ_l) acting on p̄ = (p, 1). `stack` is (seeds,) or (seeds, 2) for twin critics. Nothing here reduces
-over the stack, so the networks of a stack never see one another. The buffer is [*stack, parameters]:
-`flat[i]` is all there is to know of seed i.
+over the stack, so the networks of a stack never see one another. The buffer is [*stack, parameters], each
+network's beginning on a cache line: `flat[i]` is all there is to know of seed i.
 """
 
 import copy
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offline_gntd.products import aligned, product
+from offline_gntd.products import aligned, product, whole_lines
 
 
 class MLP:
@@ -25,12 +25,14 @@ class MLP:
     def __init__(self, widths: Sequence[int], stack: tuple[int, ...], device: torch.device | str = "cpu"):
         self.widths, self.stack = tuple(widths), tuple(stack)
         self.shapes = [(fan_in + 1, fan_out) for fan_in, fan_out in pairwise(widths)]
-        self.flat = torch.zeros(*stack, sum(map(math.prod, self.shapes)), device=device)
+        size = sum(map(math.prod, self.shapes))
+        self.flat = torch.zeros(*stack, whole_lines(size), device=device)  # with a few zeros to end on a line
+        self.parameters = self.flat[..., :size]
         self.layers = self.views(self.flat)
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """`flat` [*stack, parameters] seen layer by layer."""
-        pieces = flat.split([math.prod(shape) for shape in self.shapes], dim=-1)
+        """A buffer like `flat` seen layer by layer."""
+        pieces = flat[..., : self.parameters.shape[-1]].split([*map(math.prod, self.shapes)], dim=-1)
         return [piece.unflatten(-1, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def initialise(self, generators: Sequence[torch.Generator]) -> "MLP":
@@ -62,7 +64,7 @@ class _Member(MLP):
 
     def __init__(self, whole: MLP, i: int):
         self.widths, self.stack, self.shapes = whole.widths, whole.stack[:-1], whole.shapes
-        self.flat = whole.flat[..., i, :]
+        self.flat, self.parameters = whole.flat[..., i, :], whole.parameters[..., i, :]
         self.layers = self.views(self.flat)
 
 

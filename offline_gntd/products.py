@@ -24,10 +24,14 @@ def on_device(x: Tensor) -> bool:
     return x.is_cuda
 
 
+def whole_lines(floats: int) -> int:
+    """So many, and as many more as fill their last cache line."""
+    return -(-floats // ALIGNED) * ALIGNED
+
+
 def aligned(like: Tensor, *shape: int) -> Tensor:
     """An uninitialised buffer whose rows are padded to whole cache lines."""
-    padded = -(-shape[-1] // ALIGNED) * ALIGNED
-    return like.new_empty(*shape[:-1], padded)[..., : shape[-1]]
+    return like.new_empty(*shape[:-1], whole_lines(shape[-1]))[..., : shape[-1]]
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:

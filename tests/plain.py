@@ -64,7 +64,7 @@ def flat(module):
 def assert_same(network, *modules):
     """A stack (1,) or (1, 2) against as many plain networks."""
     wanted = torch.stack([flat(module) for module in modules])
-    torch.testing.assert_close(network.flat[0].double().view_as(wanted), wanted, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(network.parameters[0].double().view_as(wanted), wanted, rtol=1e-4, atol=1e-6)
 
 
 def follow(target, online, rate):

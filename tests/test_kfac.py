@@ -159,6 +159,7 @@ def test_exact_step_equals_the_dense_one(batch):
     step = torch.zeros_like(tape.network.flat)
     weights = gauss_newton_weights(tape, residual, damping=0.1)
     Gradient(tape, step)(weights / batch)
+    step = step[:, : dense.shape[-1]]
     torch.testing.assert_close(step.double(), dense, rtol=1e-3, atol=1e-5)
 
 
@@ -167,7 +168,7 @@ def test_one_undamped_step_on_a_linear_critic_is_least_squares():
     y = torch.randn(2, 64)
     direction = dense_direction(jacobian(tape), tape.output[..., 0] - y, damping=0.0)
     expected = torch.linalg.lstsq(tape.inputs[0], y[..., None]).solution
-    torch.testing.assert_close(tape.network.flat - direction, expected[..., 0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(tape.network.parameters - direction, expected[..., 0], rtol=1e-4, atol=1e-5)
 
 
 def test_one_nearly_undamped_kfac_step_on_a_linear_critic_is_least_squares():

