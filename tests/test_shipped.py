@@ -39,7 +39,7 @@ def test_all_are_found():
 @pytest.mark.parametrize(("name", "kind"), COMMITTED)
 def test_committed_tables_are_what_the_shipped_results_give(name, kind):
     """If this fails, the results or the tables have changed: offline-gntd table NAME [--kind KIND]"""
-    table = render.table(name, kind)
+    table = render.table(name, kind, mixed=True)
     assert not table.missing
     for path in render.write(table):
         assert path.read_text() == (REPOSITORY / "analysis" / path.name).read_text()
@@ -47,7 +47,7 @@ def test_committed_tables_are_what_the_shipped_results_give(name, kind):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_cell_can_be_explained(name):
-    selection = select(name)
+    selection = select(name, mixed=True)
     for dataset in selection.experiment.dataset_names():
         for algorithm in selection.experiment.algorithms:
             found = explain(name, dataset, algorithm)
@@ -59,7 +59,7 @@ def test_every_cell_can_be_explained(name):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_figure_of_each(name, home):
     comparable = render.usual(name).metric == "score"  # returns of several tasks have no profile in common
-    written = render.figure(name, ["profiles" if comparable else "updates", "efficiency"])
+    written = render.figure(name, ["profiles" if comparable else "updates", "efficiency"], mixed=True)
     assert [path.suffix for path in written] == [".png", ".pdf"] * 2
     assert all(path.stat().st_size > 5_000 for path in written)
 
@@ -79,7 +79,7 @@ def test_a_figure_that_the_runs_have_nothing_for(home):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_figure_is_drawn_the_same_twice(name):
-    first, again = ({path: path.read_bytes() for path in render.figure(name)} for _ in range(2))
+    first, again = ({path: path.read_bytes() for path in render.figure(name, mixed=True)} for _ in range(2))
     assert len(first) == 2 * len(figures.CAPTIONS)
     assert first == again
 

@@ -120,13 +120,14 @@ def _axes(rows: str | None, columns: str | None) -> tuple[str, str]:
 
 
 def report(experiments: Sequence[str] = (), mixed: bool = False) -> Path:
-    """One page about the experiments named, or about all that have results."""
+    """One page about the experiments named, or all that have results, those of mixed data said to be."""
     from offline_gntd.analysis.report import page_of, section, theory_section
 
     names = experiments or [*with_results(), *([theory.NAME] if measured() else [])]
     if not names:
         raise UserError("there are no results to report on; make some with: offline-gntd quickstart")
     sections, refused = {}, []
+    mixed = mixed or not experiments
     for name in names:
         try:
             sections[name] = theory_section() if name == theory.NAME else section(select(name, mixed=mixed))
