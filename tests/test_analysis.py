@@ -269,10 +269,26 @@ def test_data_of_two_origins_or_versions_is_refused_unless_asked_for(locomotion)
     with pytest.raises(UserError, match=r"origin of the data.*hopper-medium-v2 td3_bc seed 0.*--mixed"):
         select("table2-v2")
     table = grid.table(select("table2-v2", mixed=True))
-    assert not table.foot  # what is not comparable is not summed
+    assert not table.foot  # one dataset of each
+    assert [row[0].text for row in table.rows] == [
+        "hopper-medium-v2 (file v2)",
+        "walker2d-medium-v2 (d4rl v2)",
+    ]
     assert "MIXED: the datasets do not share their origin of the data (file, d4rl)" in table.caption
     assert "1 of our datasets have such names but are not these" in table.caption
     assert len(select("table2-v2", datasets=["walker2d-medium-v2"]).runs) == 2
+
+
+def test_only_what_comes_from_one_place_is_summed():
+    names = ("hopper-medium-v2", "walker2d-medium-v2", "hopper-expert-v2")
+    experiment = Experiment("table2-v2", names, ("td3_bc",), seeds=1, protocol=Protocol(30, 10, 1))
+    store(experiment)
+    for name, value in zip(names, (50, 100, 250), strict=True):
+        facts = d4rl(name) | ({"dataset_origin": "file"} if name == names[1] else {})
+        write_run(experiment, "td3_bc", 0, [value] * 3, dataset=name, label="TD3+BC", **facts)
+    table = grid.table(select("table2-v2", mixed=True))
+    assert [[cell.text for cell in row[:2]] for row in table.foot] == [["total, d4rl v2", "60.0"]]
+    assert "sum over datasets of one origin" in table.caption
 
 
 def test_versions_of_one_environment_are_not_mixed():

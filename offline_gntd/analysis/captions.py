@@ -1,5 +1,7 @@
 """The sentences captions share: how runs were trained and scored, on what data, and what marks mean."""
 
+from collections import Counter
+
 import pandas as pd
 
 from offline_gntd.analysis.selection import Selection
@@ -22,10 +24,7 @@ def data(selection: Selection) -> str:
     if selection.online:
         sizes = ", ".join(str(size) for size in sorted({config["batch_size"] for config in runs["config"]}))
         return f"Batches of {sizes} transitions, collected on-policy in {environments}."
-    kinds = runs["dataset_origin"] + runs["dataset_version"].map(
-        lambda v: f" {v}" if isinstance(v, str) else ""
-    )
-    origins = ", ".join(f"{count} {kind}" for kind, count in kinds.value_counts(sort=False).items())
+    origins = ", ".join(f"{count} {kind}" for kind, count in Counter(selection.origins.values()).items())
     rows = ", ".join(f"{count:,}" for count in sorted(runs["dataset_rows"].unique()))
     levels = _levels(runs)
     reached = f" Levels reached: {'. '.join(levels)}." if levels else ""

@@ -1,11 +1,12 @@
 """Any grid of runs as a table: rows, columns, metric and protocol of one's choice; mean ± std over seeds."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
-from offline_gntd.analysis import captions, distinction, published, values
+from offline_gntd.analysis import captions, distinction, mixtures, published, values
 from offline_gntd.analysis.axes import AXES, axis, ordered
 from offline_gntd.analysis.selection import Selection
 from offline_gntd.analysis.table import Cell, Row, Table, number, result, tenths
@@ -28,33 +29,36 @@ TOTAL = "total"
 
 
 def table(selection: Selection, measure: Measure = LAST_SCORE, layout: Layout = USUAL) -> Table:
-    """Scores of datasets × algorithms have totals below and published numbers beside them."""
+    """Scores of datasets × algorithms have totals below and published numbers beside them; where the data is
+    mixed, each row says where its own comes from, and only what comes from one place is summed."""
     lines = with_missing(selection, values.read(selection, measure))
     lines = lines.assign(row=axis(lines, layout.rows), column=axis(lines, layout.columns))
     _refuse_crowded_cells(lines, layout)
     rows, columns = ordered(lines["row"], layout.rows), ordered(lines["column"], layout.columns)
     scored = layout == USUAL and measure.metric == "score"
     others = published.beside(selection) if scored else pd.DataFrame()
-    summed = scored and len(rows) > 1 and selection.comparable
-    long = summary(lines, measure)
-    long = pd.concat([long, totals_of(lines, measure)], ignore_index=True) if summed else long
+    totals = [*_totals(selection, lines, measure)] if scored else []
+    long = pd.concat([summary(lines, measure), *totals], ignore_index=True)
     cells = {
         (line["row"], line["column"]): _cell(line, measure, selection.experiment.seeds)
         for line in long.to_dict("records")
     }
 
+    origins = selection.origins if layout.rows == "dataset" and not selection.comparable else {}
+
     def row_of(name: str, without_ours: str, without_others: str) -> Row:
+        head = f"{name} ({origins[name]})" if name in origins else name
         ours = [cells.get((name, column), Cell(without_ours)) for column in columns]
-        return (Cell(name), *ours, *(Cell(others[column].get(name, without_others)) for column in others))
+        return (Cell(head), *ours, *(Cell(others[column].get(name, without_others)) for column in others))
 
     return Table(
         selection.experiment.name,
-        _caption(selection, measure, lines, summed, others),
+        _caption(selection, measure, lines, bool(totals), others),
         (_title(layout), *columns, *others.columns),
         tuple(row_of(name, "", "—") for name in rows),
         long.drop(columns=["row", "column", "bold"]),
         selection.missing,
-        (row_of(TOTAL, "missing", ""),) if summed else (),
+        tuple(row_of(total["row"].iloc[0], "missing", "") for total in totals),
     )
 
 
@@ -96,7 +100,20 @@ def summary(lines: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     return long.assign(protocol=measure.protocol, bold=bold)
 
 
-def totals_of(lines: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+def _totals(selection: Selection, lines: pd.DataFrame, measure: Measure) -> Iterator[pd.DataFrame]:
+    """One total of all datasets or, where they are not comparable, one of each origin whose datasets are."""
+    if selection.comparable:
+        groups = [(TOTAL, lines)]
+    else:
+        by_origin = lines.groupby(lines["dataset"].map(selection.origins), sort=False)
+        groups = [(f"{TOTAL}, {origin}", group) for origin, group in by_origin]
+    for name, group in groups:
+        runs = selection.runs[selection.runs["dataset"].isin(group["dataset"])]
+        if group["dataset"].nunique() > 1 and not mixtures.notes(runs):
+            yield totals_of(group, measure, name)
+
+
+def totals_of(lines: pd.DataFrame, measure: Measure, name: str = TOTAL) -> pd.DataFrame:
     """Mean over seeds of per-seed totals, and their std; a seed that lacks a dataset has no total."""
     datasets = lines["dataset"].nunique()
     per_seed = lines[lines["value"].notna()].groupby(["algorithm", "label", "seed"], sort=False)
@@ -110,8 +127,8 @@ def totals_of(lines: pd.DataFrame, measure: Measure) -> pd.DataFrame:
         **{measure.metric: ("value", "mean"), f"{measure.metric}_std": ("value", "std")},
     )
     best = _best(per_seed, measure)
-    totals = totals.reset_index().assign(dataset=TOTAL, protocol=measure.protocol)
-    return totals.assign(column=totals["label"], row=TOTAL, bold=totals["algorithm"].isin(best))
+    totals = totals.reset_index().assign(dataset=name, protocol=measure.protocol)
+    return totals.assign(column=totals["label"], row=name, bold=totals["algorithm"].isin(best))
 
 
 def _best(lines: pd.DataFrame, measure: Measure) -> set:
@@ -156,7 +173,8 @@ def _caption(
         *captions.marks(selection),
     ]
     if summed:
-        parts.append("Total: mean over seeds of a seed's sum over datasets, and the std of these sums.")
+        of = "" if selection.comparable else " of one origin"
+        parts.append(f"Total: mean over seeds of a seed's sum over datasets{of}, and the std of these sums.")
     if measure.direction:
         parts.append(f"{distinction.RULE} Compared are the algorithms on one dataset.")
     if len(others.columns):

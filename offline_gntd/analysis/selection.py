@@ -49,6 +49,13 @@ class Selection:
         return "batches" if self.online else "updates"
 
     @property
+    def origins(self) -> dict[str, str]:
+        """Where each dataset comes from, with the version of those that have one."""
+        runs = self.runs.drop_duplicates("dataset").set_index("dataset")
+        versions = runs["dataset_version"].map(lambda v: f" {v}" if isinstance(v, str) else "")
+        return (runs["dataset_origin"] + versions).to_dict()
+
+    @property
     def comparable(self) -> bool:
         """Whether the datasets' scores may be added up."""
         return not mixtures.notes(self.runs)
