@@ -1,6 +1,8 @@
 """A value network and the one step by which every algorithm moves it: semi-gradient or Gauss-Newton."""
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -44,29 +46,35 @@ class Critic(Learner):
         `more` is the flat gradient of what else the loss holds. It is preconditioned with the rest, by the
         curvature of the batch gone `forward`.
         """
-        if self.exact_damping is None and not (self.curvature and self.curvature.due):
+        curvature, remaining = self.curvature, None
+        if self.exact_damping is None and not (curvature and curvature.due):
             signal = weight[..., None]  # with the weights in it: nobody asks for q itself
-            self.backward(signal if output_signal is None else signal * output_signal)
+            self.tape.backward(signal if output_signal is None else signal * output_signal)
         else:
             self.tape.backward(1.0 if output_signal is None else output_signal)
-            if self.exact_damping is not None:
-                weight = gauss_newton_weights(self.tape, weight, self.exact_damping)
-            self.gradient(weight)
+            remaining = weight
+        if self.exact_damping is not None:
+            remaining = gauss_newton_weights(self.tape, weight, self.exact_damping)
+        if curvature:
+            self._timed(curvature.refresh)
+        self.gradient(remaining)
         if more is not None:
             self.flat_step += more
-        if self.curvature:
-            self._precondition(self.curvature)
+        if curvature:
+            self._timed(partial(self._precondition, curvature))
         self.step()
 
-    def _precondition(self, curvature: KroneckerFactors) -> None:
+    def _timed(self, call: Callable[[], None]) -> None:
         began = time.perf_counter()
-        looks = int(curvature.updates) % LOOK_EVERY == 0
-        curvature.refresh()
+        call()
+        self.curvature_seconds += time.perf_counter() - began
+
+    def _precondition(self, curvature: KroneckerFactors) -> None:
+        looks = int(curvature.updates) % LOOK_EVERY == 1
         gradient_norm = self._step_norm() if looks else None
         curvature.precondition()
         if gradient_norm is not None:
             torch.div(self._step_norm(), gradient_norm, out=self.step_ratio)
-        self.curvature_seconds += time.perf_counter() - began
 
     def _step_norm(self) -> Tensor:
         return self.flat_step.flatten(1).norm(dim=1)

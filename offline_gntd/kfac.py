@@ -6,16 +6,19 @@ layer l is d_l = (P + √ω I)⁻¹ · gradient · (G + √ω I)⁻¹.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from offline_gntd.networks import Gradient
 from offline_gntd.products import (
+    SMALL,
     aligned,
+    damped_halves,
     damped_inverse,
     damped_root,
+    halves_times,
     product,
     second_moment,
     solution,
@@ -48,37 +51,47 @@ def mean_eigenvalue(factor: Tensor) -> Tensor:
     return factor.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
-def is_solved(n: int, columns: int, period: int) -> bool:
-    """Whether to solve for the product of an n × n inverse with so many columns costs less than to make the
-    inverse, once in a period, and multiply: a Cholesky factor takes a third of its arithmetic."""
-    return columns * period < n / 2
+class Form(NamedTuple):
+    """How the inverse of a damped factor is kept: what makes it, and what multiplies by it."""
+
+    make: Callable[[Tensor, Tensor], Callable[[Tensor], None]]
+    times: Callable[[Tensor, Tensor, Tensor], Callable[[], Any]]
+
+
+WHOLE = Form(damped_inverse, product)
+HALVES = Form(damped_halves, halves_times)  # 5/8 of the arithmetic to make; four products for one
+ROOT = Form(damped_root, solution)  # a Cholesky factor: a third of the arithmetic; to solve by it is slow
+
+
+def cheapest_form(n: int, columns: int, period: int) -> Form:
+    """For an n × n inverse made once in a period and multiplied with so many columns at every update."""
+    if columns * period < n / 2:
+        return ROOT
+    return HALVES if period < 10 and n > SMALL else WHOLE
 
 
 class Factor:
-    """E[x xᵀ] on one side of a layer, x [networks, batch, n], and the inverse of it damped.
-
-    The inverse is multiplied with so many `columns` at every update. Where that product is solved for, what
-    is kept as the inverse is a Cholesky factor.
-    """
+    """E[x xᵀ] on one side of a layer, x [networks, batch, n], and the inverse of it damped, to be multiplied
+    with so many `columns` at every update."""
 
     def __init__(self, x: Tensor, columns: int, period: int):
-        self.solved = is_solved(x.shape[-1], columns, period)
+        self.form = cheapest_form(x.shape[-1], columns, period)
         self.moment = squares(x)
-        self.inverse = x.new_zeros(self.moment.shape).mT if self.solved else squares(x)
+        self.inverse = x.new_zeros(self.moment.shape).mT if self.form is ROOT else squares(x)
         self.average = second_moment(self.moment, x)  # with the weight of what x holds
-        self.invert = (damped_root if self.solved else damped_inverse)(self.moment, out=self.inverse)
+        self.invert = self.form.make(self.moment, self.inverse)
 
     def of_damping_alone(self, damping: Tensor) -> Tensor:
         """What the inverse of damping · I holds in its diagonal."""
-        return damping.sqrt() if self.solved else 1 / damping
+        return damping.sqrt() if self.form is ROOT else 1 / damping
 
     def times(self, b: Tensor, out: Tensor) -> Callable[[], Any]:
         """A call that sets out ← inverse · b."""
-        return (solution if self.solved else product)(self.inverse, b, out=out)
+        return self.form.times(self.inverse, b, out)
 
     def after(self, b: Tensor, out: Tensor) -> Callable[[], Any]:
         """A call that sets out ← b · inverse."""
-        return self.times(b.mT, out.mT) if self.solved else product(b, self.inverse, out=out)
+        return product(b, self.inverse, out) if self.form is WHOLE else self.times(b.mT, out.mT)
 
     def spectrum(self) -> Tensor:
         """The eigenvalues, ascending, without damping."""

@@ -112,6 +112,7 @@ class Tape:
         self.output = network.flat.new_empty(self.networks, batch, network.widths[-1])
         self._x, self._y = self._stacked(self.hidden[0]), self._stacked(self.output)
         self._splits: dict[tuple[int, ...], Sequence[Tensor]] = {}  # of _x, by the widths of its parts
+        self._slopes: dict[int, tuple[Callable[[], Any], Tensor]] = {}  # to the inputs from a column on
         self._layers = [
             product(p, w, out=h)
             for p, w, h in zip(self.inputs, self.weights, [*self.hidden[1:], self.output], strict=True)
@@ -170,7 +171,14 @@ class Tape:
 
     def input_signal(self, start: int = 0) -> Tensor:
         """∂/∂x of the last backward pass, for the inputs from column `start` on: [*stack, batch, n]."""
-        return self._stacked((self.weights[0][:, start:-1] @ self.signals[0].mT).mT)
+        if start not in self._slopes:
+            weights = self.weights[0][:, start:-1]
+            slope = weights.new_empty(self.networks, weights.shape[1], self.batch)
+            multiply = product(weights, self.signals[0].mT, out=slope)
+            self._slopes[start] = multiply, self._stacked(slope.mT)
+        multiply, slope = self._slopes[start]
+        multiply()
+        return slope
 
 
 class Gradient:
@@ -179,29 +187,17 @@ class Gradient:
     def __init__(self, tape: Tape, flat: Tensor):
         self.tape = tape
         self.layers = [layer.flatten(0, -3) for layer in tape.network.views(flat)]  # [networks, …, fan_out]
-        self._products = self._into_layers(tape.signals)
-
-    def _into_layers(self, signals: Sequence[Tensor]) -> list[Callable[[], Any]]:
-        return [
+        self._products = [
             product(p.mT, q, out=layer)
-            for p, q, layer in zip(self.tape.inputs, signals, self.layers, strict=True)
+            for p, q, layer in zip(tape.inputs, tape.signals, self.layers, strict=True)
         ]
 
-    @cached_property
-    def _scaled(self) -> list[Tensor]:
-        return [torch.empty_like(q) for q in self.tape.signals]
-
-    @cached_property
-    def _scaled_products(self) -> list[Callable[[], Any]]:
-        return self._into_layers(self._scaled)
-
     def __call__(self, weight: Tensor | None = None) -> None:
-        """After a backward pass, for weight [*stack, batch]; none: it was in the signal carried back."""
-        products = self._products
+        """After a backward pass, for weight [*stack, batch], which the tape's signals have in them from then
+        on; none: it was in the signal carried back."""
         if weight is not None:
             weight = weight.reshape(-1, self.tape.batch, 1)
-            for q, scaled in zip(self.tape.signals, self._scaled, strict=True):
-                torch.mul(q, weight, out=scaled)
-            products = self._scaled_products
-        for layer in products:
-            layer()
+            for q in self.tape.signals:
+                q *= weight
+        for multiply in self._products:
+            multiply()

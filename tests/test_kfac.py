@@ -6,8 +6,9 @@ from conftest import seeded
 
 from offline_gntd.critic import Critic
 from offline_gntd.gauss_newton import dense_direction, gauss_newton_weights, jacobian
-from offline_gntd.kfac import KFAC, KroneckerFactors
+from offline_gntd.kfac import HALVES, KFAC, ROOT, WHOLE, KroneckerFactors
 from offline_gntd.networks import MLP, Gradient, Tape
+from offline_gntd.products import SMALL
 
 
 def second_moment(x):
@@ -62,14 +63,21 @@ def test_kfac_block_is_gauss_newton_where_that_is_exact(batch, positive):
         torch.testing.assert_close(factored, gauss_newton, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("inverse_every", [1, 20], ids=["narrow sides solved for", "all inverted"])
-def test_batched_step_equals_dense_kronecker_solve(inverse_every):
-    tape = recorded_tape((1, 8, 6, 1), 32, stack=(2, 2))
+@pytest.mark.parametrize(
+    ("widths", "inverse_every", "forms"),
+    [
+        ((1, 8, 6, 1), 20, [WHOLE] * 6),
+        ((1, 8, 6, 1), 1, [WHOLE, WHOLE, ROOT, ROOT, WHOLE, WHOLE]),
+        ((3, SMALL + 1, SMALL, 1), 9, [WHOLE, HALVES, ROOT, HALVES, WHOLE, WHOLE]),
+    ],
+    ids=["whole inverses", "narrow sides solved for", "large ones in halves"],
+)
+def test_batched_step_equals_dense_kronecker_solve(widths, inverse_every, forms):
+    tape = recorded_tape(widths, 32, stack=(2, 2))
     gradient = torch.randn_like(tape.network.flat)
     step = gradient.clone()
     factors = KroneckerFactors(KFAC(damping=0.09, inverse_every=inverse_every), Gradient(tape, step))
-    solved = [factor.solved for factor in factors.P + factors.G]
-    assert solved == ([False, False, True, True, False, False] if inverse_every == 1 else [False] * 6)
+    assert [factor.form for factor in factors.P + factors.G] == forms
     factors.refresh()
     factors.precondition()
     for l, (before, after) in enumerate(

@@ -7,8 +7,10 @@ from offline_gntd.products import (
     SMALL,
     STRIP,
     aligned,
+    damped_halves,
     damped_inverse,
     damped_root,
+    halves_times,
     product,
     second_moment,
     solution,
@@ -67,6 +69,22 @@ def test_damped_inverses_and_roots(n):
         x = torch.empty_like(b)
         solution(root, b, out=x)()
         expected = torch.linalg.solve(damped, b.double())
+        torch.testing.assert_close(x.double(), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [2, SMALL + 1, 257])
+def test_an_inverse_in_halves(n):
+    factors, damping = positive_definite(3, n), torch.tensor([0.1, 1.0, 10.0])
+    spoiled = factors + torch.ones(n, n).triu(1)  # only the lower triangle is read
+    spoiled[2] = -100 * torch.eye(n)
+    halves = squares(factors)
+    damped_halves(spoiled, out=halves)(damping)
+    assert where_sound([halves], lambda _: 1 / damping).squeeze(-1).tolist() == [True, True, False]
+    damped = factors * torch.tensor([1, 1, 0])[:, None, None] + damping[:, None, None] * torch.eye(n)
+    for b in (torch.randn(3, n, 2, generator=GENERATOR), torch.randn(3, 2, n, generator=GENERATOR).mT):
+        x = torch.empty_like(b)
+        halves_times(halves, b, out=x)()
+        expected = torch.linalg.solve(damped.double(), b.double())
         torch.testing.assert_close(x.double(), expected, rtol=1e-3, atol=1e-4)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from offline_gntd import bellman
 from offline_gntd.algorithms.continuous import ActorCritic, Settings
@@ -94,9 +95,10 @@ class TD3BCAgent(ActorCritic):
         if self.config.alpha is None:
             signal = slope / -action.shape[1]
         else:
-            scale = self.config.alpha / value.abs().mean((-2, -1), keepdim=True)  # λ
+            # λ, with the mean over the batch of the term it weighs
+            scale = self.config.alpha / vector_norm(value, 1, (-2, -1), keepdim=True)
             cloning = (action - data_action).mul_(2 / action[0].numel())
-            signal = cloning.addcmul_(scale, slope, value=-1 / action.shape[1])
+            signal = cloning.addcmul_(scale, slope, value=-1)
         self.actor.backward(signal)
         self.actor.step()
 

@@ -15,10 +15,11 @@ from offline_gntd.algorithms.cql import CQL
 from offline_gntd.algorithms.policy_iteration import PolicyIteration
 from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.algorithms.td3_bc import TD3BC
-from offline_gntd.kfac import KFAC, is_solved
+from offline_gntd.kfac import HALVES, KFAC, ROOT, cheapest_form
 from offline_gntd.tasks import Task
 
 Widths = tuple[int, ...]
+INVERSION = {ROOT: 1 / 3, HALVES: 5 / 8}  # what they take of the arithmetic of a whole inverse
 
 
 def forward(n: int, widths: Widths) -> float:
@@ -50,8 +51,9 @@ def curvature(n: int, widths: Widths, kfac: KFAC) -> float:
         P, G = fan_in + 1, fan_out
         factors = n * (P * (P + 1) + G * (G + 1))  # one triangle of each
         inverses = sum(
-            n**3 / (3 if is_solved(n, columns, kfac.inverse_every) else 1) for n, columns in ((P, G), (G, P))
-        )  # a Cholesky factor is a third of an inverse
+            size**3 * INVERSION.get(cheapest_form(size, columns, kfac.inverse_every), 1.0)
+            for size, columns in ((P, G), (G, P))
+        )
         steps = 2 * P * P * G + 2 * P * G * G
         total += factors / kfac.factor_every + inverses / kfac.inverse_every + steps
     return total

@@ -63,6 +63,7 @@ class Comparison:
     def _gradient(self, tape: Tape, weight: Tensor) -> Tensor:
         flat = torch.zeros_like(tape.network.flat)
         Gradient(tape, flat)(weight / self.samples)
+        tape.backward(1.0)  # the weights are gone from its signals again
         return flat
 
 
