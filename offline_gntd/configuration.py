@@ -88,6 +88,16 @@ def _parse(text: str, hint: Any) -> Any:
         if text.lower() not in ("true", "false"):
             raise ValueError("it is true or false")
         return text.lower() == "true"
-    if typing.get_origin(kind) is tuple:  # 256x256: commas separate the values of a sweep
-        return tuple(int(item) for item in text.split("x"))
+    if typing.get_origin(kind) is tuple:  # commas separate the values of a sweep
+        words = "whole numbers with x between them: 256x256"
+        return tuple(_number(item, int, words) for item in text.split("x"))
+    if kind in (int, float):
+        return _number(text, kind, "a whole number" if kind is int else "a number")
     return kind(text)
+
+
+def _number(text: str, kind: type, words: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"it is {words}") from None

@@ -26,6 +26,10 @@ def use(path: Path) -> None:
     module = _module(path)
     if not any(hasattr(module, part) for part in PARTS):
         raise UserError(f"{path} defines neither PRESETS nor DATASETS")
+    for part in PARTS:
+        entries = getattr(module, part, {})
+        if not isinstance(entries, dict):
+            raise UserError(f"{path}: {part} must be a dict by name, not {type(entries).__name__}")
     if path not in files():
         os.environ[VARIABLE] = os.pathsep.join(map(str, [*files(), path]))
 

@@ -64,8 +64,13 @@ def test_help_is_quick_and_does_not_import_torch():
         (["report", "table9"], "no experiment 'table9'"),
         (["algorithms", "gnt"], "did you mean 'gntd'"),
         (["run", "mine", "--algorithms", "td"], "no experiment 'mine'"),
-        (["run", "table2", "--version", "v9"], "table2 has versions v0, v2, local"),
-        (["run", "table1", "--version", "v2"], "--version v2"),
+        (["run", "table2", "--version", "v9"], "no version 'v9'; there are: local, v0, v2"),
+        (["run", "table1", "--version", "v2"], "--version is of table2 alone, not of table1"),
+        (["run", "table1", "--device", "tpu"], "no device 'tpu'; there are: cpu, cuda"),
+        (["algorithms", "dqn@batch_size=abc"], "cannot set batch_size=abc: it is a whole number"),
+        (["algorithms", "dqn@kfac.damping=1@kfac=none"], "kfac.damping=1 is of what kfac=none switches off"),
+        (["ship", "nosuch"], "no experiment 'nosuch'"),
+        (["datasets", "build", "hopper-medium-v2"], "is not built but fetched"),
         (["run", "table1", "--dry-run", "--workers", "0"], "--workers must be at least 1"),
         (["run", "table1", "--address", "auto"], "--address is of --engine ray, not of local"),
         (["run", "table1", "--slurm", "time=5"], "--slurm is of --engine slurm, not of local"),
@@ -97,6 +102,23 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
     assert words in error
     assert error.count("\n") == 1
     assert not list(home.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "table1", "--steps", "many"], "argument --steps: invalid int value: 'many'"),
+        (["table", "table1", "--nosuch"], "unrecognized arguments: --nosuch"),
+        (["tables"], "invalid choice: 'tables'"),
+    ],
+)
+def test_options_that_cannot_be_read_are_said_in_a_line(arguments, words, home, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert words in error
+    assert error.count("\n") == 1
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_any_work(home, monkeypatch, capsys):

@@ -94,6 +94,7 @@ def test_data_is_made_once_and_anew_when_its_file_changes(mine, monkeypatch):
         ("PRESETS = {}\nx = 1 / 0\n", "line 2: ZeroDivisionError"),
         ("def f(:\n", "line 1: SyntaxError"),
         ("x = 1\n", "neither PRESETS nor DATASETS"),
+        ("PRESETS = [1]\n", "PRESETS must be a dict by name, not list"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(text, words, tmp_path, capsys):

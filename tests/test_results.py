@@ -97,3 +97,26 @@ def test_runs_that_all_diverged_at_once_are_said_to_have(home):
     write_run(STUDY, "dqn", 1, [], status="diverged")
     with pytest.raises(UserError, match="all runs of study diverged before their first evaluation"):
         select("study")
+
+
+def test_what_is_run_under_a_shipped_name_adds_to_it(shipped):
+    more = Experiment("study", ("cartpole-replay",), ("gndqn",), seeds=1, protocol=STUDY.protocol)
+    store(more)
+    write_run(more, "gndqn", 0, [100.0, 400.0])
+    found = select("study")
+    assert found.experiment.algorithms == ("dqn", "gndqn")
+    assert found.experiment.seeds == 2
+    assert len(found.runs) == 3
+    assert [str(run) for run in found.missing] == ["cartpole-replay gndqn seed 1"]
+
+
+def test_a_run_that_lost_its_evaluations_is_missing(home):
+    store(STUDY)
+    write_run(STUDY, "dqn", 0, [100.0, 200.0])
+    write_run(STUDY, "dqn", 1, [])
+    found = select("study")
+    assert [str(run) for run in found.missing] == ["cartpole-replay dqn seed 1"]
+    assert "have no evaluations" in found.notes[0]
+    write_run(STUDY, "dqn", 0, [])
+    with pytest.raises(UserError, match=r"lost their scores\.csv"):
+        select("study")

@@ -53,8 +53,11 @@ def preset(name: str) -> Preset:
     if base not in known:
         raise unknown("algorithm", base, known, "See: offline-gntd algorithms")
     label, config = known[base].label, known[base].config
+    off = {setting.lower().removesuffix("=none") for setting in settings if setting.lower().endswith("=none")}
     for setting in settings:
         path, _, value = setting.partition("=")
+        if path.rpartition(".")[0] in off:
+            raise UserError(f"{path}={value} is of what {path.rpartition('.')[0]}=none switches off")
         config = replace(config, path, value)
         label += f" {path}={value}"
     return Preset(label, config)

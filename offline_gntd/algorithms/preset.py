@@ -37,6 +37,6 @@ def check_actions(config: Any, task: Task) -> None:
     kinds = {True: "discrete", False: "continuous"}
     if config.discrete != task.discrete:
         raise UserError(
-            f"the algorithm learns {kinds[config.discrete]} actions, and {task.env_id} has "
+            f"{type(config).__name__} learns {kinds[config.discrete]} actions, and {task.env_id} has "
             f"{kinds[task.discrete]} ones; choose another algorithm. See: offline-gntd algorithms"
         )

@@ -26,7 +26,8 @@ def table(selection: Selection, measure: Measure) -> Table:
     for label, scores in found.items():
         made = statistics.estimates(scores, statistics.AGGREGATES, rng)
         shape = f"{scores.shape[0]} × {scores.shape[1]}"
-        rows.append((Cell(label), Cell(shape), *(Cell(_text(each, tenths)) for each in made.values())))
+        texts = [_text(each, tenths, several=len(scores) > 1) for each in made.values()]
+        rows.append((Cell(label), Cell(shape), *map(Cell, texts)))
         lines += [{"algorithm": label, "statistic": name, **each._asdict()} for name, each in made.items()]
     what = (
         "Over all datasets, [95 % intervals]. Median: over datasets, of the mean over seeds. "
@@ -50,12 +51,10 @@ def improvement_table(selection: Selection, measure: Measure) -> Table:
     for x, y in itertools.combinations(found, 2):
         estimates[x, y] = statistics.improvement(found[x], found[y], rng)
         estimates[y, x] = estimates[x, y].complement()
-    cells = {
-        (x, y): Cell(
-            _text(each, "{:.2f}".format), bold=each.low > 0.5 and min(len(found[x]), len(found[y])) > 1
-        )
-        for (x, y), each in estimates.items()
-    }
+    cells = {}
+    for (x, y), each in estimates.items():
+        several = min(len(found[x]), len(found[y])) > 1
+        cells[x, y] = Cell(_text(each, "{:.2f}".format, several), bold=several and each.low > 0.5)
     lines = [{"algorithm": x, "against": y, **each._asdict()} for (x, y), each in estimates.items()]
     what = (
         "Probability that a run of the row's algorithm reaches more than one of the column's on a random "
@@ -100,5 +99,7 @@ def _caption(what: str, selection: Selection, measure: Measure, found: dict[str,
     return " ".join(parts)
 
 
-def _text(estimate: Estimate, written: Callable[[float], str]) -> str:
-    return f"{written(estimate.value)} [{written(estimate.low)}, {written(estimate.high)}]"
+def _text(estimate: Estimate, written: Callable[[float], str], several: bool) -> str:
+    """One seed has no interval."""
+    interval = f" [{written(estimate.low)}, {written(estimate.high)}]" if several else ""
+    return written(estimate.value) + interval

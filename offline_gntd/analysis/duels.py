@@ -90,10 +90,10 @@ def _row(line: dict[str, Any], expected: int, written: Callable[[float], str]) -
     ]
     told = Cell("missing")
     if "difference" in line:
-        interval = f"[{written(line['low'])}, {written(line['high'])}]"
-        several = min(line["seeds"], theirs["seeds"]) > 1
+        several = min(line["seeds"], theirs["seeds"]) > 1  # one seed has no interval
+        interval = f" [{written(line['low'])}, {written(line['high'])}]" if several else ""
         bold = several and (line["low"] > 0 or line["high"] < 0)
-        told = Cell(f"{written(line['difference'])} {interval}", bold=bold)
+        told = Cell(f"{written(line['difference'])}{interval}", bold=bold)
     return (Cell(line["dataset"]), Cell(line["reading"]), Cell(line["label"]), *map(Cell, texts), told)
 
 

@@ -22,7 +22,7 @@ def refuse(runs: pd.DataFrame, mixed: bool = False) -> None:
     says that the reader is to be told instead."""
     for dataset, group in runs.groupby("dataset", sort=False):
         for column, what in WITHIN_A_DATASET.items():
-            if group[column].nunique(dropna=False) > 1:
+            if group[column].nunique() + group[column].isna().any() > 1:
                 raise UserError(
                     f"{_sentence(group, column, f'on {dataset}', what)}; run it again with --redo"
                 )

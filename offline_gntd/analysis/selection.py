@@ -84,6 +84,11 @@ def select(
     runs = expected.merge(finished[ours], on=KEY)
     mixtures.refuse(runs, mixed)
     evaluations = found.evaluations.merge(runs[KEY], on=KEY)
+    evaluated = runs.set_index(KEY).index.isin(evaluations.set_index(KEY).index)
+    spoiled = runs[~evaluated & runs["status"].eq("done").to_numpy()]
+    runs = runs.drop(spoiled.index)
+    if evaluations.empty and len(spoiled):
+        raise UserError(f"the runs of {name} lost their scores.csv; remove their folders to run them again")
     if len(runs) and evaluations.empty:
         raise UserError(f"all runs of {name} diverged before their first evaluation")
     absent = expected[~expected.set_index(KEY).index.isin(runs.set_index(KEY).index)]
@@ -92,7 +97,12 @@ def select(
         evaluations,
         runs,
         tuple(Absent(*run) for run in absent.itertuples(index=False)),
-        (*found.notes, *_of_another_protocol(expected.merge(finished[~ours], on=KEY)), *mixtures.notes(runs)),
+        (
+            *found.notes,
+            *_left_out(expected.merge(finished[~ours], on=KEY), "follow another protocol"),
+            *_left_out(spoiled, "are done and have no evaluations (remove their folders to run them again)"),
+            *mixtures.notes(runs),
+        ),
     )
 
 
@@ -124,10 +134,11 @@ def _part(
     )
 
 
-def _of_another_protocol(runs: pd.DataFrame) -> list[str]:
+def _left_out(runs: pd.DataFrame, why: str) -> list[str]:
     if runs.empty:
         return []
     named = ", ".join(
         str(Absent(*run)) for run in runs[KEY].head(mixtures.MOST_NAMED).itertuples(index=False)
     )
-    return [f"{len(runs)} runs here follow another protocol and are left out: {named} …"]
+    more = " …" if len(runs) > mixtures.MOST_NAMED else ""
+    return [f"{len(runs)} runs here {why} and are left out: {named}{more}."]

@@ -10,13 +10,21 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from offline_gntd import __version__, extensions
 from offline_gntd.command_line import analysis, bench, datasets, runs
 from offline_gntd.errors import UserError
 
 
-class Command(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """One that says what is wrong in a line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see: {self.prog} --help\n")
+
+
+class Command(Parser):
     """Any command: all take the user's own files."""
 
     def __init__(self, **options):
@@ -33,7 +41,7 @@ class Command(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="offline-gntd",
         description="Offline-RL benchmarks around Gauss-Newton temporal-difference learning.",
         epilog="datasets/, results/ and analysis/ are kept in $OFFLINE_GNTD_HOME (default: this folder).",

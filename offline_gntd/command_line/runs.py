@@ -262,8 +262,10 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def ship(args: argparse.Namespace) -> None:
-    from offline_gntd.runs import results, theory
+    from offline_gntd.runs import experiments, results, theory
 
+    if args.experiment != theory.NAME:
+        experiments.find(args.experiment)
     written = theory.ship() if args.experiment == theory.NAME else results.ship(args.experiment)
     print("written: " + ", ".join(map(str, written)))
 
@@ -273,6 +275,8 @@ def _device(name: str) -> str:
 
     from offline_gntd.errors import UserError
 
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise UserError(f"no device {name!r}; there are: cpu, cuda")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -284,15 +288,15 @@ def _experiment(args: argparse.Namespace):
     """The experiment the arguments describe: one that is known, changed by options, or a new one."""
     import dataclasses
 
-    from offline_gntd.errors import UserError
+    from offline_gntd.errors import UserError, unknown
     from offline_gntd.runs import experiments
     from offline_gntd.runs.experiments import BUILT_IN, Experiment, Protocol
 
     if args.version is not None:
-        if args.experiment != "table2" or args.version not in experiments.VERSIONS:
-            raise UserError(
-                f"--version {args.version}: table2 has versions {', '.join(experiments.VERSIONS)}"
-            )
+        if args.experiment != "table2":
+            raise UserError(f"--version is of table2 alone, not of {args.experiment}")
+        if args.version not in experiments.VERSIONS:
+            raise unknown("version", args.version, experiments.VERSIONS)
         base = BUILT_IN[experiments.table2_name(args.version)]
     elif args.experiment.endswith(".toml"):
         base = experiments.from_file(Path(args.experiment))

@@ -67,7 +67,9 @@ def extend(
 def policy_in(columns: Mapping[str, Any], task: Task, where: str) -> MLP:
     """The stored network, whose outputs are the means and log deviations of a tanh-Gaussian policy."""
     if not any(key.startswith(POLICY) for key in columns):
-        raise UserError(f"{where} stores no policy ({POLICY}…); D4RL's v2 files of medium and expert sets do")
+        raise UserError(
+            f"{where} stores no policy ({POLICY}…); D4RL's v1 and v2 files of medium and expert sets do"
+        )
     for key, known in KINDS.items():
         found = _text(columns, POLICY + key, where)
         if found != known:

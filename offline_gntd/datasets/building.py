@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from offline_gntd import processes
-from offline_gntd.datasets import built, discrete, splits
+from offline_gntd.datasets import built, catalogue, discrete, splits
 from offline_gntd.datasets.dataset import About, Dataset
 from offline_gntd.datasets.splits import SIZES, Order, Size
 from offline_gntd.datasets.training import Practice
@@ -21,6 +21,8 @@ RECIPES: dict[str, discrete.Recipe | splits.Recipe] = discrete.RECIPES | splits.
 
 
 def recipe_of(name: str) -> discrete.Recipe | splits.Recipe:
+    if name in catalogue.entries():
+        raise UserError(f"{name} is not built but fetched, with: offline-gntd datasets fetch {name}")
     if name not in RECIPES:
         raise unknown("dataset", name, RECIPES, "See: offline-gntd datasets list")
     return RECIPES[name]

@@ -86,6 +86,9 @@ def recording(
     for key, legal in shapes.items():
         if key in columns:
             _check_numbers(columns[key], key, where)
+            if columns[key].shape[:1] != (steps,):
+                rows = columns[key].shape[0] if columns[key].shape else "no"
+                raise UserError(f"{where}: {key} has {rows} rows and rewards {steps}")
             if columns[key].shape not in legal:
                 raise UserError(
                     f"{where}: {key} is {columns[key].shape}, not {legal[0]} as {task.env_id} has it"

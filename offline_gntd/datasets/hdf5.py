@@ -41,6 +41,14 @@ def reading(path: Path) -> Iterator[Mapping[str, Column]]:
         yield {name: Column(f"{name} of {path}", item) for name, item in arrays}
 
 
+def require(path: Path) -> None:
+    """Refuse a file that is of another kind."""
+    import h5py
+
+    if path.is_file() and not h5py.is_hdf5(path):
+        raise UserError(f"{path} is no HDF5 file")
+
+
 def check(path: Path) -> None:
     """Refuse what `reading` would, with one array open at a time: thousands at once take gigabytes."""
     with _arrays(path) as arrays:

@@ -100,6 +100,7 @@ class Identity:
 
 def identify(path: Path, env: str | None = None, episode_limit: int | None = None) -> Identity:
     """A file's task: by its sha256 in the catalogue, then by its name, else by `env`; never by its shapes."""
+    _check_limit(episode_limit)
     entry = catalogue.by_sha256(sha256_of(path))
     if entry:
         return _of_entry(entry, env)
@@ -113,12 +114,19 @@ def identify(path: Path, env: str | None = None, episode_limit: int | None = Non
         known = namesake.episode_limit if namesake else EPISODE_LIMIT
         return Identity(LOCOMOTION[named].task(), "file", None, namesake, episode_limit or known)
     if env is None:
+        hdf5.require(path)
         raise UserError(
             f"{path} does not say what it was recorded in; name it with --env, or in the file's own name: "
-            f"{', '.join(LOCOMOTION)}"
+            f"{', '.join(LOCOMOTION)}. A run has no --env; it takes what this writes: offline-gntd datasets "
+            f"convert {path} --format d4rl --env …"
         )
     task, limit = task_named(env)
     return Identity(task, "file", episode_limit=episode_limit or limit)
+
+
+def _check_limit(episode_limit: int | None) -> None:
+    if episode_limit is not None and episode_limit < 1:
+        raise UserError(f"--episode-limit must be at least 1, not {episode_limit}")
 
 
 def task_named(env: str) -> tuple[Task, int | None]:
@@ -187,6 +195,7 @@ def _cache_file(path: Path, identity: Identity, about: About, folder: Path, key:
 
 
 def _load_dict(arrays: Mapping[str, np.ndarray], env: str | None, episode_limit: int | None) -> Dataset:
+    _check_limit(episode_limit)
     if env is None:
         raise UserError(f"a dict does not say what it was recorded in; give env: {', '.join(LOCOMOTION)}")
     task, limit = task_named(env)

@@ -202,7 +202,7 @@ def find(name: str) -> Experiment:
     if shipped and not (
         built_in and results.protocols(shipped.runs) == [dataclasses.asdict(built_in.protocol)]
     ):
-        return _of_runs(name, shipped.runs.to_dict("records"))
+        return _of_runs(name, shipped)
     if built_in:
         return built_in
     raise unknown("experiment", name, {*with_results(), *BUILT_IN})
@@ -216,9 +216,9 @@ def with_results() -> list[str]:
     return [*(name for name in BUILT_IN if name in names), *sorted(names - set(BUILT_IN))]
 
 
-def _of_runs(name: str, runs: list[dict[str, Any]]) -> Experiment:
+def _of_runs(name: str, shipped: results.Results) -> Experiment:
     """Shipped runs are sorted by name; a table has the catalogue's order and, of splits, the paper's."""
-    presets = list(catalogue())
+    runs, presets = shipped.runs.to_dict("records"), list(catalogue())
     splits = [f"{body}-{split}" for split in SPLITS for body in BODIES]
 
     def place(known: list[str], found: str) -> int:
@@ -249,7 +249,8 @@ def from_file(path: Path) -> Experiment:
 def store(experiment: Experiment) -> None:
     """Remember what was asked for, so that a table knows which runs are missing.
 
-    A grid may be run in parts, also at once: under one protocol its datasets, algorithms and seeds add up.
+    A grid may be run in parts, also at once: under one protocol its datasets, algorithms and seeds add up, to
+    those whose results were shipped too.
     """
     if _added_up(experiment) != _stored(experiment.name):
         with Lock([stored_path(experiment.name).parent], wait=True):
@@ -257,12 +258,17 @@ def store(experiment: Experiment) -> None:
 
 
 def _added_up(experiment: Experiment) -> Experiment:
-    before = _stored(experiment.name)
+    before, shipped = _stored(experiment.name), results.read_shipped(experiment.name)
+    if not before and shipped:
+        before = _of_runs(experiment.name, shipped)
     if not before or before.protocol != experiment.protocol:
         return experiment
+    # by their names: a file may lie elsewhere than before
+    sources = dict(zip(before.dataset_names(), before.datasets, strict=True))
+    sources |= zip(experiment.dataset_names(), experiment.datasets, strict=True)
     return dataclasses.replace(
         experiment,
-        datasets=tuple(dict.fromkeys(before.datasets + experiment.datasets)),
+        datasets=tuple(sources.values()),
         algorithms=tuple(dict.fromkeys(before.algorithms + experiment.algorithms)),
         seeds=max(before.seeds, experiment.seeds),
     )

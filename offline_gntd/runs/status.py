@@ -9,7 +9,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.runs import experiments, lock, planning, rates, results
 from offline_gntd.runs.experiments import Cell
 from offline_gntd.runs.forecast import duration
-from offline_gntd.runs.record import FINISHED, last_evaluation, read_description
+from offline_gntd.runs.record import FINISHED, LOG, last_evaluation, read_description
 
 STATES = ("done", "diverged", "running", "failed", "stale", "waiting")
 
@@ -97,10 +97,14 @@ def read(name: str) -> Status:
 
 def _read(cell: Cell, seed: int, shipped: dict[tuple, dict], estimates: rates.Rates) -> RunStatus:
     folder = cell.folder(seed)
-    about = read_description(folder) or {}
-    owner = lock.owner(folder)
     key = (cell.dataset, cell.algorithm, seed)
     run = RunStatus(*key, "waiting", steps=cell.protocol.steps)
+    try:
+        about = read_description(folder) or {}
+    except UserError as error:
+        remedy = f"{error}; remove its folder to run it again"
+        return dataclasses.replace(run, state="failed", error=remedy, log=str(folder / LOG))
+    owner = lock.owner(folder)
     if not about and not owner and key in shipped:
         about = shipped[key]
     last = last_evaluation(folder)
