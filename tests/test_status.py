@@ -85,6 +85,16 @@ def test_status_from_disk_alone(half_done, capsys):
     assert main(["status", "nothing"]) == 2
 
 
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(half_done, home):
+    name, *_ = (path.parent.name for path in (home / "results").glob("*/experiment.json"))
+    before = status.read(name)
+    path = next((home / "results").glob("*/*/*/seed-*/run.json"))
+    path.write_text("{")
+    found = status.read(name)
+    assert len(found.runs) == len(before.runs)
+    assert [run.state for run in found.runs if run.error and "remove its folder" in run.error] == ["failed"]
+
+
 def test_a_run_whose_owner_died_waits(half_done):
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(dict(machine="?", process=1, born="1")))
     assert states(status.read("study"))[1] == "running"  # elsewhere, for all we know

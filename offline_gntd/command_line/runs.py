@@ -264,9 +264,10 @@ def evaluate(args: argparse.Namespace) -> int:
 def ship(args: argparse.Namespace) -> None:
     from offline_gntd.runs import experiments, results, theory
 
-    if args.experiment != theory.NAME:
-        experiments.find(args.experiment)
-    written = theory.ship() if args.experiment == theory.NAME else results.ship(args.experiment)
+    if args.experiment == theory.NAME:
+        written = theory.ship()
+    else:
+        written = results.ship(experiments.find(args.experiment).name)
     print("written: " + ", ".join(map(str, written)))
 
 

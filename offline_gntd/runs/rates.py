@@ -1,10 +1,12 @@
 """How long a run will take, from the rates of runs that were measured."""
 
+import contextlib
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from offline_gntd.errors import UserError
 from offline_gntd.files import home
 from offline_gntd.runs import results
 from offline_gntd.runs.experiments import Cell
@@ -52,9 +54,10 @@ def measured() -> Rates:
     folder = home() / "results"
     found = []
     for path in folder.glob("*/*/*/seed-*/run.json"):
-        run = read_description(path.parent) or {}
-        if "config_hash" in run:
-            found.append(run | _so_far(path.parent))
+        with contextlib.suppress(UserError):  # one that cannot be read has no rate
+            run = read_description(path.parent) or {}
+            if "config_hash" in run:
+                found.append(run | _so_far(path.parent))
     for path in folder.glob("*.runs.csv"):
         if shipped := results.read_shipped(path.name.removesuffix(".runs.csv")):
             found += shipped.runs.to_dict("records")
