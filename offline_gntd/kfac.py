@@ -19,6 +19,7 @@ from offline_gntd.products import (
     damped_inverse,
     damped_root,
     halves_times,
+    on_device,
     product,
     second_moment,
     solution,
@@ -63,11 +64,17 @@ HALVES = Form(damped_halves, halves_times)  # 5/8 of the arithmetic to make; fou
 ROOT = Form(damped_root, solution)  # a Cholesky factor: a third of the arithmetic; to solve by it is slow
 
 
+OFTEN = 10  # updates; an inverse that lasts as long may take its time to make
+TOGETHER = 1 << 16  # floats; larger layers of a stack would drive one another out of the cache
+
+
 def cheapest_form(n: int, columns: int, period: int) -> Form:
     """For an n × n inverse made once in a period and multiplied with so many columns at every update."""
+    if period >= OFTEN:
+        return WHOLE
     if columns * period < n / 2:
         return ROOT
-    return HALVES if period < 10 and n > SMALL else WHOLE
+    return HALVES if n > SMALL else WHOLE
 
 
 class Factor:
@@ -85,13 +92,13 @@ class Factor:
         """What the inverse of damping · I holds in its diagonal."""
         return damping.sqrt() if self.form is ROOT else 1 / damping
 
-    def times(self, b: Tensor, out: Tensor) -> Callable[[], Any]:
-        """A call that sets out ← inverse · b."""
-        return self.form.times(self.inverse, b, out)
+    def times(self, b: Tensor, out: Tensor, of: slice) -> Callable[[], Any]:
+        """A call that sets out ← inverse · b for these of the networks."""
+        return self.form.times(self.inverse[of], b, out)
 
-    def after(self, b: Tensor, out: Tensor) -> Callable[[], Any]:
-        """A call that sets out ← b · inverse."""
-        return product(b, self.inverse, out) if self.form is WHOLE else self.times(b.mT, out.mT)
+    def after(self, b: Tensor, out: Tensor, of: slice) -> Callable[[], Any]:
+        """A call that sets out ← b · inverse for these of the networks."""
+        return product(b, self.inverse[of], out) if self.form is WHOLE else self.times(b.mT, out.mT, of)
 
     def spectrum(self) -> Tensor:
         """The eigenvalues, ascending, without damping."""
@@ -100,7 +107,6 @@ class Factor:
 
 class KroneckerFactors:
     """The factors and inverses of every layer of a stack: what K-FAC remembers between updates.
-
     Where a factor cannot be inverted, its damping alone is, and that layer's damping is multiplied by 10;
     every sound inverse lets it fall back by a tenth. No update on a device waits for that to be read.
     """
@@ -111,15 +117,24 @@ class KroneckerFactors:
         self.P: list[Factor] = []
         self.G: list[Factor] = []
         self._products: list[Callable[[], Any]] = []
-        for layer, p, q in zip(gradient.layers, tape.inputs, tape.signals, strict=True):
-            P = Factor(p, columns=layer.shape[-1], period=config.inverse_every)
-            G = Factor(q, columns=layer.shape[-2], period=config.inverse_every)
-            half = aligned(layer, *layer.shape)
-            self.P.append(P)
-            self.G.append(G)
-            self._products += [P.times(layer, out=half), G.after(half, out=layer)]
+        for l, (layer, p, q) in enumerate(zip(gradient.layers, tape.inputs, tape.signals, strict=True)):
+            self.P.append(Factor(p, columns=layer.shape[-1], period=config.inverse_every))
+            self.G.append(Factor(q, columns=layer.shape[-2], period=config.inverse_every))
+            self._products += self._steps(l, layer)
         self.boost = tape.output.new_ones(tape.networks, len(self.P))  # [networks, layers]
         self.failures = torch.zeros_like(self.boost)
+
+    def _steps(self, l: int, layer: Tensor) -> Iterator[Callable[[], Any]]:
+        """Calls that turn the gradient of layer l into d_l, for all networks at once or, of large layers, one
+        after the other through the same memory, which is still in the cache."""
+        if on_device(layer) or layer.numel() <= TOGETHER:
+            parts, half = [slice(None)], aligned(layer, *layer.shape)
+        else:
+            parts = [slice(i, i + 1) for i in range(len(layer))]
+            half = self.tape.after_signals(l, layer.shape[-2])[None]
+        for of in parts:
+            yield self.P[l].times(layer[of], half, of)
+            yield self.G[l].after(half, layer[of], of)
 
     @property
     def due(self) -> bool:
@@ -165,7 +180,7 @@ class KroneckerFactors:
         return root * pi, root / pi
 
     def precondition(self) -> None:
-        """Turn every layer's gradient into d_l, in place."""
+        """Turn every layer's gradient into d_l, in place; the tape's signals may be lost."""
         for multiply in self._products:
             multiply()
 

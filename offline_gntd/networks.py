@@ -129,6 +129,12 @@ class Tape:
     def signals(self) -> list[Tensor]:  # a tape that only goes forward never makes them
         return [self._take("signals", l, w.shape[-1]) for l, w in enumerate(self.weights)]
 
+    def after_signals(self, layer: int, rows: int) -> Tensor:
+        """Rows as wide as a layer's signals, in their place where that has room: for what comes after the
+        gradient, since to write to them is to lose the signals."""
+        signals = self.signals[layer].flatten(0, 1)
+        return signals[:rows] if rows <= len(signals) else signals.new_empty(rows, signals.shape[-1])
+
     @cached_property
     def _top(self) -> Tensor:
         return self._stacked(self.signals[-1])

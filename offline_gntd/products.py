@@ -65,16 +65,23 @@ def _each(calls: list[Callable[[], Any]]) -> Callable[[], None]:
 def second_moment(factor: Tensor, x: Tensor) -> Callable[[float], None]:
     """A call that sets factor ← (1 − weight) factor + weight E[x xᵀ] for the weight given and what is then in
     x [networks, batch, n]; of a large factor no more than the lower triangle is kept true."""
-    batch, n = x.shape[-2:]
-    strips = 1 if on_device(x) else max(1, n // STRIP)
-    edges = pairwise(n * i // strips for i in range(strips + 1))
-    parts = [(factor[:, top:end, :end], x[..., top:end].mT, x[..., :end]) for top, end in edges]
+    batch = x.shape[-2]
+    parts = [(factor[:, rows, cols], x[..., rows].mT, x[..., cols]) for rows, cols in _lower_triangle(factor)]
 
     def average(weight: float) -> None:
         for part, left, right in parts:
             torch.baddbmm(part, left, right, beta=1 - weight, alpha=weight / batch, out=part)
 
     return average
+
+
+def _lower_triangle(symmetric: Tensor) -> list[tuple[slice, slice]]:
+    """Rows and columns of the strips in which a symmetric product [networks, n, n] is made: those of a large
+    one hold little more than its lower triangle."""
+    n = symmetric.shape[-1]
+    strips = 1 if on_device(symmetric) else max(1, n // STRIP)
+    edges = pairwise(n * i // strips for i in range(strips + 1))
+    return [(slice(top, end), slice(end)) for top, end in edges]
 
 
 def solution(cholesky: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
@@ -117,7 +124,7 @@ def damped_halves(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
         [
             _inversion(A),
             partial(torch.bmm, B, A, out=T),
-            partial(torch.baddbmm, S, T, B.mT, alpha=-1, out=S),
+            *_less_product(S, T, B),
             _inversion(S),
         ]
     )
@@ -156,13 +163,12 @@ def _blocks(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def damped_root(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
     """The same for out ← the lower Cholesky factor of factor + damping I. It is fastest where `out` is a
     transpose: LAPACK goes by columns."""
-    diagonal, info = _diagonal(out), torch.empty(len(out), dtype=torch.int32, device=out.device)
+    diagonal, factorise = _diagonal(out), _cholesky(out, out=out)
 
     def call(damping: Tensor) -> None:
         out.copy_(factor)
         diagonal.add_(damping[:, None])
-        torch.linalg.cholesky_ex(out, out=(out, info))
-        if (failed := _failed(info)) is not None:
+        if (failed := factorise()) is not None:
             out.masked_fill_(failed, math.nan)
 
     return call
@@ -189,14 +195,14 @@ def _inversion(matrices: Tensor) -> Callable[[], Any]:
     """
     n = matrices.shape[-1]
     if n <= SMALL or on_device(matrices):
-        return partial(_invert_small, matrices)
+        return _small_inversion(matrices)
     A, B, C = _blocks(matrices)
     T = aligned(matrices, *B.shape[:2], n // 2 + 1)[..., :-1]
     return _each(
         [
             _inversion(A),
             partial(torch.bmm, B, A, out=T),
-            partial(torch.baddbmm, C, T, B.mT, alpha=-1, out=C),
+            *_less_product(C, T, B),
             _inversion(C),
             partial(torch.baddbmm, B, C, T, beta=0, alpha=-1, out=B),
             partial(torch.baddbmm, A, T.mT, B, alpha=-1, out=A),
@@ -205,24 +211,47 @@ def _inversion(matrices: Tensor) -> Callable[[], Any]:
     )
 
 
-def _invert_small(matrices: Tensor) -> None:
+def _less_product(symmetric: Tensor, T: Tensor, B: Tensor) -> list[Callable[[], Any]]:
+    """Calls for symmetric ← symmetric − T Bᵀ; of a large one no more than the lower triangle is kept true."""
+    return [
+        partial(
+            torch.baddbmm, part := symmetric[:, rows, cols], T[:, rows], B[:, cols].mT, alpha=-1, out=part
+        )
+        for rows, cols in _lower_triangle(symmetric)
+    ]
+
+
+def _small_inversion(matrices: Tensor) -> Callable[[], None]:
+    """The same by LAPACK."""
     n = matrices.shape[-1]
-    if n == 1:
+    root = matrices.new_zeros(matrices.shape).mT  # LAPACK goes by columns
+    factorise = _cholesky(matrices, out=root)
+
+    def invert() -> None:
+        failed = factorise()
+        if failed is not None:  # cholesky_inverse raises on a zero in the diagonal
+            root.copy_(torch.where(failed, torch.eye(n, device=failed.device), root))
+        matrices.copy_(torch.cholesky_inverse(root))
+        if failed is not None:
+            matrices.masked_fill_(failed, math.nan)
+
+    def reciprocal() -> None:
         matrices.reciprocal_()
         matrices.copy_(torch.where(matrices > 0, matrices, math.nan))
-        return
-    cholesky, info = torch.linalg.cholesky_ex(matrices)
-    failed = _failed(info)
-    if failed is not None:  # cholesky_inverse raises on a zero in the diagonal
-        cholesky.copy_(torch.where(failed, torch.eye(n, device=failed.device), cholesky))
-    matrices.copy_(torch.cholesky_inverse(cholesky))
-    if failed is not None:
-        matrices.masked_fill_(failed, math.nan)
+
+    return reciprocal if n == 1 else invert
 
 
-def _failed(info: Tensor) -> Tensor | None:
-    """Which factorisations failed [networks, 1, 1]; none, where it can be known that all went well."""
-    return (info != 0)[:, None, None] if on_device(info) or any(info.tolist()) else None
+def _cholesky(matrices: Tensor, out: Tensor) -> Callable[[], Tensor | None]:
+    """A call that sets out ← the lower Cholesky factors of matrices, and says which failed [networks, 1, 1];
+    None, where it can be known that all went well."""
+    info = torch.empty(len(matrices), dtype=torch.int32, device=matrices.device)
+
+    def factorise() -> Tensor | None:
+        torch.linalg.cholesky_ex(matrices, out=(out, info))
+        return (info != 0)[:, None, None] if on_device(info) or any(info.tolist()) else None
+
+    return factorise
 
 
 def _diagonal(matrices: Tensor) -> Tensor:

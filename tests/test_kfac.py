@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import seeded
 
+from offline_gntd import kfac
 from offline_gntd.critic import Critic
 from offline_gntd.gauss_newton import dense_direction, gauss_newton_weights, jacobian
 from offline_gntd.kfac import HALVES, KFAC, ROOT, WHOLE, KroneckerFactors
@@ -72,8 +73,14 @@ def test_kfac_block_is_gauss_newton_where_that_is_exact(batch, positive):
     ],
     ids=["whole inverses", "narrow sides solved for", "large ones in halves"],
 )
-def test_batched_step_equals_dense_kronecker_solve(widths, inverse_every, forms):
-    tape = recorded_tape(widths, 32, stack=(2, 2))
+@pytest.mark.parametrize(("together", "batch"), [(10**6, 32), (0, 32), (0, 1)])
+def test_batched_step_equals_dense_kronecker_solve(
+    widths, inverse_every, forms, together, batch, monkeypatch
+):
+    """For all networks at once, one after the other in memory of the tape, and where that has no room."""
+    monkeypatch.setattr(kfac, "TOGETHER", together)
+    tape = recorded_tape(widths, batch, stack=(2, 2))
+    moments = [(second_moment(p), second_moment(q)) for p, q in zip(tape.inputs, tape.signals, strict=True)]
     gradient = torch.randn_like(tape.network.flat)
     step = gradient.clone()
     factors = KroneckerFactors(KFAC(damping=0.09, inverse_every=inverse_every), Gradient(tape, step))
@@ -84,7 +91,7 @@ def test_batched_step_equals_dense_kronecker_solve(widths, inverse_every, forms)
         zip(tape.network.views(gradient), tape.network.views(step), strict=True)
     ):
         for s in range(4):
-            P, G = second_moment(tape.inputs[l])[s], second_moment(tape.signals[l])[s]
+            P, G = (moment[s] for moment in moments[l])
             dense = torch.kron(P + 0.3 * torch.eye(len(P)), G + 0.3 * torch.eye(len(G)))
             expected = torch.linalg.solve(dense, before.flatten(0, -3)[s].flatten())
             torch.testing.assert_close(after.flatten(0, -3)[s].flatten(), expected, rtol=1e-3, atol=1e-4)

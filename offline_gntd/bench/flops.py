@@ -15,11 +15,10 @@ from offline_gntd.algorithms.cql import CQL
 from offline_gntd.algorithms.policy_iteration import PolicyIteration
 from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.algorithms.td3_bc import TD3BC
-from offline_gntd.kfac import HALVES, KFAC, ROOT, cheapest_form
+from offline_gntd.kfac import KFAC
 from offline_gntd.tasks import Task
 
 Widths = tuple[int, ...]
-INVERSION = {ROOT: 1 / 3, HALVES: 5 / 8}  # what they take of the arithmetic of a whole inverse
 
 
 def forward(n: int, widths: Widths) -> float:
@@ -50,11 +49,8 @@ def curvature(n: int, widths: Widths, kfac: KFAC) -> float:
     for fan_in, fan_out in pairwise(widths):
         P, G = fan_in + 1, fan_out
         factors = n * (P * (P + 1) + G * (G + 1))  # one triangle of each
-        inverses = sum(
-            size**3 * INVERSION.get(cheapest_form(size, columns, kfac.inverse_every), 1.0)
-            for size, columns in ((P, G), (G, P))
-        )
-        steps = 2 * P * P * G + 2 * P * G * G
+        inverses = (P**3 + G**3) / 3  # Cholesky factors
+        steps = 2 * P * P * G + 2 * P * G * G  # solved for by those, or multiplied with an inverse
         total += factors / kfac.factor_every + inverses / kfac.inverse_every + steps
     return total
 

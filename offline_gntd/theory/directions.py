@@ -35,6 +35,7 @@ class Comparison:
         factors = KroneckerFactors(KFAC(damping=self.damping), Gradient(tape, kfac))
         factors.refresh()
         factors.precondition()
+        tape.backward(1.0)  # whose signals it may have written over
         measured = []
         for name, d in (("exact", exact), ("kfac", kfac), ("gradient", gradient)):
             measured += [
