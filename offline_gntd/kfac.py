@@ -19,7 +19,7 @@ from offline_gntd.products import (
     damped_inverse,
     damped_root,
     halves_times,
-    on_device,
+    parts,
     product,
     second_moment,
     solution,
@@ -65,7 +65,6 @@ ROOT = Form(damped_root, solution)  # a Cholesky factor: a third of the arithmet
 
 
 OFTEN = 10  # updates; an inverse that lasts as long may take its time to make
-TOGETHER = 1 << 16  # floats; larger layers of a stack would drive one another out of the cache
 
 
 def cheapest_form(n: int, columns: int, period: int) -> Form:
@@ -127,12 +126,11 @@ class KroneckerFactors:
     def _steps(self, l: int, layer: Tensor) -> Iterator[Callable[[], Any]]:
         """Calls that turn the gradient of layer l into d_l, for all networks at once or, of large layers, one
         after the other through the same memory, which is still in the cache."""
-        if on_device(layer) or layer.numel() <= TOGETHER:
-            parts, half = [slice(None)], aligned(layer, *layer.shape)
-        else:
-            parts = [slice(i, i + 1) for i in range(len(layer))]
-            half = self.tape.after_signals(l, layer.shape[-2])[None]
-        for of in parts:
+        one_by_one = len(parts(layer)) > 1
+        half = (
+            self.tape.after_signals(l, layer.shape[-2])[None] if one_by_one else aligned(layer, *layer.shape)
+        )
+        for of in parts(layer):
             yield self.P[l].times(layer[of], half, of)
             yield self.G[l].after(half, layer[of], of)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 ALIGNED = 16  # floats in a cache line: rows that start on one are multiplied at the full rate
 NARROW = 16  # columns; below that a product's transpose is several times faster
 STRIP = 64  # rows of a symmetric product that are made at once, as far as the diagonal
+TOGETHER = 1 << 16  # floats; larger matrices of a stack would drive one another out of the cache
 SMALL = 36  # rows; up to that LAPACK inverts faster than products of its blocks do
 
 
@@ -37,7 +38,7 @@ def aligned(like: Tensor, *shape: int) -> Tensor:
 def product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     """A call that sets out ← a @ b, for [networks, …, …] that stay where they are.
 
-    It is torch.bmm, but for the shapes that are slow there: outer products, one column, few columns.
+    It is torch.bmm, but for what is slow there: outer products, one column, few columns, one network.
     """
     if a.shape[-1] == 1:
         return partial(torch.mul, a, b, out=out)
@@ -50,8 +51,27 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
         )
     if b.shape[-1] < NARROW and not on_device(a):
         transposed = torch.empty_like(out.mT.contiguous())
-        return _each([partial(torch.bmm, b.mT, a.mT, out=transposed), partial(out.copy_, transposed.mT)])
-    return partial(torch.bmm, a, b, out=out)
+        return _each([_matmul(b.mT, a.mT, out=transposed), partial(out.copy_, transposed.mT)])
+    return _matmul(a, b, out)
+
+
+def _matmul(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
+    return partial(torch.mm, a[0], b[0], out=out[0]) if len(a) == 1 else partial(torch.bmm, a, b, out=out)
+
+
+def _sum(base: Tensor, a: Tensor, b: Tensor, out: Tensor) -> Callable[..., Any]:
+    """A call that sets out ← beta base + alpha a @ b, for the beta and alpha given; without, 1."""
+    if len(a) == 1:
+        return partial(torch.addmm, base[0], a[0], b[0], out=out[0])
+    return partial(torch.baddbmm, base, a, b, out=out)
+
+
+def parts(stack: Tensor) -> list[slice]:
+    """The networks of a stack [networks, …, …] as they are best gone through: all at once or, where their
+    matrices are large, one after the other."""
+    if on_device(stack) or stack.numel() <= TOGETHER:
+        return [slice(None)]
+    return [slice(i, i + 1) for i in range(len(stack))]
 
 
 def _each(calls: list[Callable[[], Any]]) -> Callable[[], None]:
@@ -66,11 +86,15 @@ def second_moment(factor: Tensor, x: Tensor) -> Callable[[float], None]:
     """A call that sets factor ← (1 − weight) factor + weight E[x xᵀ] for the weight given and what is then in
     x [networks, batch, n]; of a large factor no more than the lower triangle is kept true."""
     batch = x.shape[-2]
-    parts = [(factor[:, rows, cols], x[..., rows].mT, x[..., cols]) for rows, cols in _lower_triangle(factor)]
+    strips = [
+        _sum(strip := factor[of, rows, cols], x[of, :, rows].mT, x[of, :, cols], out=strip)
+        for of in parts(factor)
+        for rows, cols in _lower_triangle(factor)
+    ]
 
     def average(weight: float) -> None:
-        for part, left, right in parts:
-            torch.baddbmm(part, left, right, beta=1 - weight, alpha=weight / batch, out=part)
+        for add in strips:
+            add(beta=1 - weight, alpha=weight / batch)
 
     return average
 
@@ -214,9 +238,7 @@ def _inversion(matrices: Tensor) -> Callable[[], Any]:
 def _less_product(symmetric: Tensor, T: Tensor, B: Tensor) -> list[Callable[[], Any]]:
     """Calls for symmetric ← symmetric − T Bᵀ; of a large one no more than the lower triangle is kept true."""
     return [
-        partial(
-            torch.baddbmm, part := symmetric[:, rows, cols], T[:, rows], B[:, cols].mT, alpha=-1, out=part
-        )
+        partial(_sum(strip := symmetric[:, rows, cols], T[:, rows], B[:, cols].mT, out=strip), alpha=-1)
         for rows, cols in _lower_triangle(symmetric)
     ]
 

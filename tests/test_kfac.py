@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import seeded
 
-from offline_gntd import kfac
+from offline_gntd import products
 from offline_gntd.critic import Critic
 from offline_gntd.gauss_newton import dense_direction, gauss_newton_weights, jacobian
 from offline_gntd.kfac import HALVES, KFAC, ROOT, WHOLE, KroneckerFactors
@@ -78,7 +78,7 @@ def test_batched_step_equals_dense_kronecker_solve(
     widths, inverse_every, forms, together, batch, monkeypatch
 ):
     """For all networks at once, one after the other in memory of the tape, and where that has no room."""
-    monkeypatch.setattr(kfac, "TOGETHER", together)
+    monkeypatch.setattr(products, "TOGETHER", together)
     tape = recorded_tape(widths, batch, stack=(2, 2))
     moments = [(second_moment(p), second_moment(q)) for p, q in zip(tape.inputs, tape.signals, strict=True)]
     gradient = torch.randn_like(tape.network.flat)
