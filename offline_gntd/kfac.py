@@ -62,8 +62,6 @@ class Form(NamedTuple):
 WHOLE = Form(damped_inverse, product)
 HALVES = Form(damped_halves, halves_times)  # 5/8 of the arithmetic to make; four products for one
 ROOT = Form(damped_root, solution)  # a Cholesky factor: a third of the arithmetic; to solve by it is slow
-
-
 OFTEN = 10  # updates; an inverse that lasts as long may take its time to make
 
 
@@ -106,6 +104,7 @@ class Factor:
 
 class KroneckerFactors:
     """The factors and inverses of every layer of a stack: what K-FAC remembers between updates.
+
     Where a factor cannot be inverted, its damping alone is, and that layer's damping is multiplied by 10;
     every sound inverse lets it fall back by a tenth. No update on a device waits for that to be read.
     """
@@ -126,10 +125,8 @@ class KroneckerFactors:
     def _steps(self, l: int, layer: Tensor) -> Iterator[Callable[[], Any]]:
         """Calls that turn the gradient of layer l into d_l, for all networks at once or, of large layers, one
         after the other through the same memory, which is still in the cache."""
-        one_by_one = len(parts(layer)) > 1
-        half = (
-            self.tape.after_signals(l, layer.shape[-2])[None] if one_by_one else aligned(layer, *layer.shape)
-        )
+        together = len(parts(layer)) == 1
+        half = aligned(layer, *layer.shape) if together else self.tape.after_signals(l, layer.shape[-2])[None]
         for of in parts(layer):
             yield self.P[l].times(layer[of], half, of)
             yield self.G[l].after(half, layer[of], of)
