@@ -2,6 +2,7 @@
 
 import multiprocessing
 import resource
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import truediv
@@ -18,6 +19,7 @@ context = multiprocessing.get_context("forkserver")  # each process begins with 
 context.set_forkserver_preload([__name__])
 ROWS = 1_000_000  # of the transitions updates draw from
 STACK = 5  # seeds
+TURN = 20  # updates at least, of two that take turns
 
 
 @dataclass
@@ -28,6 +30,7 @@ class Timings:
     fractions: list[float] = field(default_factory=list)  # of the ceiling measured beside it
     together: list[float] = field(default_factory=list)  # updates per second of all workers
     stacked: list[float] = field(default_factory=list)  # of STACK seeds in one process, times one seed's
+    kfac: list[float] = field(default_factory=list)  # an update's time, times that of one without curvature
 
     def summary(self, name: str, size: str, peak_mib: float) -> dict[str, Any]:
         config = settings(name)
@@ -39,6 +42,7 @@ class Timings:
             "workers_updates_per_s": median(self.together),
             "workers_ratio": median(map(truediv, self.together, self.rates)),
             "stacked_ratio": median(self.stacked) if self.stacked else None,
+            "kfac_ratio": median(self.kfac) if self.kfac else None,
             "peak_mib": peak_mib,
             "factor_period": kfac.factor_every if kfac else None,
             "inverse_period": kfac.inverse_every if kfac else None,
@@ -79,6 +83,8 @@ class Bench:
         if SIZES[size].discrete:  # networks so small that several are trained in one computation
             stacked, _ = alone.apply(_timed, (name, size, self.rows, self.seconds, STACK))
             timings.stacked.append(stacked / updates)
+        if getattr(settings(name), "kfac", None):
+            timings.kfac.append(alone.apply(_kfac_ratio, (name, size, self.rows, self.seconds)))
 
     def summary(self) -> dict[tuple[str, str], dict[str, Any]]:
         found = {}
@@ -113,6 +119,26 @@ def _timed(name: str, size: str, rows: int, seconds: float, stack: int = 1) -> t
     before = gemm_flops()
     updates = subject.rate(seconds)
     return updates, (before + gemm_flops()) / 2
+
+
+def _kfac_ratio(name: str, size: str, rows: int, seconds: float) -> float:
+    """The time of an update over that of one without curvature. They take short turns, so that a machine whose
+    pace changes from second to second changes it for both."""
+    subject = Subject(name, size, _transitions(size, rows))
+    plain = Subject(name, size, _transitions(size, rows), plain=True)
+    turn = subject.period * -(-TURN // subject.period)  # whole periods; plain's is a part of them
+    spent = spent_plain = 0.0  # seconds
+    while spent_plain < seconds:
+        spent += _seconds(subject.update, turn)
+        spent_plain += _seconds(plain.update, turn)
+    return spent / spent_plain
+
+
+def _seconds(call: Callable[[], Any], calls: int) -> float:
+    began = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return time.perf_counter() - began
 
 
 def _timed_together(name: str, size: str, rows: int, seconds: float) -> float:

@@ -46,10 +46,12 @@ def transitions(task: Task, rows: int) -> Tensor:
 
 
 class Subject:
-    """An agent of a preset, ready to be timed."""
+    """An agent of a preset, ready to be timed; `plain`, without its curvature."""
 
-    def __init__(self, name: str, size: str, rows: Tensor, stack: int = 1):
+    def __init__(self, name: str, size: str, rows: Tensor, stack: int = 1, plain: bool = False):
         self.config, self.task, self.rows = settings(name), SIZES[size], rows
+        if plain:
+            self.config = dataclasses.replace(self.config, kfac=None)
         self.generators = [torch.Generator().manual_seed(seed) for seed in range(stack)]
         self.sample = Sampler(self.task, self.config.batch_size, self.generators)
         obs = rows[:, : self.task.obs_dim]

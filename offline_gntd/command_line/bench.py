@@ -84,6 +84,11 @@ def _lines(outcome: dict) -> list[str]:
             f"{row['workers_updates_per_s']:9.1f} {row['peak_mib']:6.0f}"
             for name, row in found.items()
         ]
+    lines += [
+        f"{name}: an update takes {row['kfac_ratio']:.2f} times as long as one without kfac, in turn with it"
+        for name, row in outcome["algorithms"].items()
+        if row["kfac_ratio"]
+    ]
     for peer, found in outcome["peers"].items():
         lines += [
             f"{peer} {name}: {row['updates_per_s']:.1f} updates/s; ours are {row['ratio']:.2f} times as many"
