@@ -122,8 +122,8 @@ def _timed(name: str, size: str, rows: int, seconds: float, stack: int = 1) -> t
 
 
 def _kfac_ratio(name: str, size: str, rows: int, seconds: float) -> float:
-    """The time of an update over that of one without curvature. They take short turns, so that a machine whose
-    pace changes from second to second changes it for both."""
+    """The time of an update over that of one without curvature. They take short turns: if the machine's pace
+    changes from second to second, it does for both."""
     subject = Subject(name, size, _transitions(size, rows))
     plain = Subject(name, size, _transitions(size, rows), plain=True)
     turn = subject.period * -(-TURN // subject.period)  # whole periods; plain's is a part of them
