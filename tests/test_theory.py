@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from offline_gntd import products
 from offline_gntd.analysis import render, slopes
 from offline_gntd.analysis import theory as analysis
 from offline_gntd.analysis.theory import contraction, samples_needed
@@ -177,6 +178,14 @@ def test_kfac_is_exact_where_it_should_be():
     )
     torch.testing.assert_close(kfac["kfac_reach"], exact["exact_reach"], rtol=1e-4, atol=1e-4)
     assert (kfac["kfac_angle"] < kfac["gradient_angle"]).all()
+
+
+def test_directions_are_the_same_when_the_step_of_kfac_writes_over_the_signals(monkeypatch):
+    apart = Comparison(depth=2, width=16, seeds=2)
+    together = apart.measure()
+    monkeypatch.setattr(products, "TOGETHER", 0)
+    for (name, _, before), (_, _, after) in zip(together, apart.measure(), strict=True):
+        torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-3, msg=name)
 
 
 def test_no_direction_reaches_farther_than_the_exact_one_without_damping():
