@@ -181,10 +181,10 @@ def test_kfac_is_exact_where_it_should_be():
 
 
 def test_directions_are_the_same_when_the_step_of_kfac_writes_over_the_signals(monkeypatch):
-    apart = Comparison(depth=2, width=16, seeds=2)
-    together = apart.measure()
+    comparison = Comparison(depth=2, width=16, seeds=2)
+    kept = comparison.measure()
     monkeypatch.setattr(products, "TOGETHER", 0)
-    for (name, _, before), (_, _, after) in zip(together, apart.measure(), strict=True):
+    for (name, _, before), (_, _, after) in zip(kept, comparison.measure(), strict=True):
         torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-3, msg=name)
 
 

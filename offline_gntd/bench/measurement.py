@@ -2,7 +2,6 @@
 
 import multiprocessing
 import resource
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import truediv
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from offline_gntd.bench import flops
-from offline_gntd.bench.subjects import SIZES, Subject, gemm_flops, settings, transitions
+from offline_gntd.bench.subjects import SIZES, Subject, gemm_flops, rate, settings, transitions
 from offline_gntd.processes import prepare
 
 context = multiprocessing.get_context("forkserver")  # each process begins with torch imported, nothing else
@@ -129,16 +128,9 @@ def _kfac_ratio(name: str, size: str, rows: int, seconds: float) -> float:
     turn = subject.period * -(-TURN // subject.period)  # whole periods; plain's is a part of them
     spent = spent_plain = 0.0  # seconds
     while spent_plain < seconds:
-        spent += _seconds(subject.update, turn)
-        spent_plain += _seconds(plain.update, turn)
+        spent += turn / rate(subject.update, 0.0, turn)
+        spent_plain += turn / rate(plain.update, 0.0, turn)
     return spent / spent_plain
-
-
-def _seconds(call: Callable[[], Any], calls: int) -> float:
-    began = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return time.perf_counter() - began
 
 
 def _timed_together(name: str, size: str, rows: int, seconds: float) -> float:
