@@ -4,8 +4,10 @@ P = E[p̄ p̄ᵀ] of a layer's input and G = E[q qᵀ] of its output (the paper'
 layer l is d_l = (P + √ω I)⁻¹ · gradient · (G + √ω I)⁻¹.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -14,11 +16,11 @@ from torch import Tensor
 from offline_gntd.networks import Gradient
 from offline_gntd.products import (
     SMALL,
-    aligned,
     damped_halves,
     damped_inverse,
     damped_root,
     halves_times,
+    inverse_times,
     parts,
     product,
     second_moment,
@@ -59,7 +61,7 @@ class Form(NamedTuple):
     times: Callable[[Tensor, Tensor, Tensor], Callable[[], Any]]
 
 
-WHOLE = Form(damped_inverse, product)
+WHOLE = Form(damped_inverse, inverse_times)
 HALVES = Form(damped_halves, halves_times)  # 5/8 of the arithmetic to make; four products for one
 ROOT = Form(damped_root, solution)  # a Cholesky factor: a third of the arithmetic; to solve by it is slow
 OFTEN = 10  # updates; an inverse that lasts as long may take its time to make
@@ -74,16 +76,15 @@ def cheapest_form(n: int, columns: int, period: int) -> Form:
     return HALVES if n > SMALL else WHOLE
 
 
+@dataclass(frozen=True, eq=False)
 class Factor:
-    """E[x xᵀ] on one side of a layer, x [networks, batch, n], and the inverse of it damped, to be multiplied
-    with so many `columns` at every update."""
+    """E[x xᵀ] on one side of a layer, x [networks, batch, n], and the inverse of it damped: [networks, n, n]
+    both."""
 
-    def __init__(self, x: Tensor, columns: int, period: int):
-        self.form = cheapest_form(x.shape[-1], columns, period)
-        self.moment = squares(x)
-        self.inverse = x.new_zeros(self.moment.shape).mT if self.form is ROOT else squares(x)
-        self.average = second_moment(self.moment, x)  # with the weight of what x holds
-        self.invert = self.form.make(self.moment, self.inverse)
+    form: Form
+    moment: Tensor
+    inverse: Tensor
+    average: Callable[[float], None]  # take in what x holds, with this weight
 
     def of_damping_alone(self, damping: Tensor) -> Tensor:
         """What the inverse of damping · I holds in its diagonal."""
@@ -102,6 +103,38 @@ class Factor:
         return torch.linalg.eigvalsh(torch.nan_to_num(self.moment, posinf=0, neginf=0))
 
 
+class Stack:
+    """Factors of one form and size, side by side, so that one computation inverts them all."""
+
+    def __init__(self, form: Form, sides: Sequence[Tensor]):
+        """For what they are the moments of, [networks, batch, n] each."""
+        networks, _, n = sides[0].shape
+        all_of_them = sides[0].new_empty(networks * len(sides), 0, n)
+        moments, inverses = squares(all_of_them), squares(all_of_them)
+        if form is ROOT:
+            inverses = torch.zeros_like(moments.contiguous()).mT
+        self._invert = form.make(moments, inverses)
+        places = zip(moments.split(networks), inverses.split(networks), strict=True)
+        self.factors = [
+            Factor(form, moment, inverse, second_moment(moment, x))
+            for x, (moment, inverse) in zip(sides, places, strict=True)
+        ]
+
+    def invert(self, damping: Sequence[Tensor]) -> None:
+        """With the damping [networks] of each."""
+        self._invert(torch.cat(list(damping)))
+
+
+def stacked(sides: Sequence[tuple[Tensor, Form]]) -> tuple[list[Factor], list[Stack]]:
+    """A factor for every side x, with the form of its inverse, and the stacks that hold them."""
+    alike: dict[tuple[Form, int], list[int]] = {}  # positions among the sides
+    for i, (x, form) in enumerate(sides):
+        alike.setdefault((form, x.shape[-1]), []).append(i)
+    stacks = [Stack(form, [sides[i][0] for i in places]) for (form, _), places in alike.items()]
+    placed = zip(chain(*alike.values()), chain(*(stack.factors for stack in stacks)), strict=True)
+    return [factor for _, factor in sorted(placed, key=itemgetter(0))], stacks
+
+
 class KroneckerFactors:
     """The factors and inverses of every layer of a stack: what K-FAC remembers between updates.
 
@@ -112,13 +145,14 @@ class KroneckerFactors:
     def __init__(self, config: KFAC, gradient: Gradient):
         self.config, self.tape, tape = config, gradient.tape, gradient.tape
         self.updates = torch.zeros((), dtype=torch.int64)  # on the CPU: reading it never waits for a device
-        self.P: list[Factor] = []
-        self.G: list[Factor] = []
-        self._products: list[Callable[[], Any]] = []
-        for l, (layer, p, q) in enumerate(zip(gradient.layers, tape.inputs, tape.signals, strict=True)):
-            self.P.append(Factor(p, columns=layer.shape[-1], period=config.inverse_every))
-            self.G.append(Factor(q, columns=layer.shape[-2], period=config.inverse_every))
-            self._products += self._steps(l, layer)
+        sides = []  # P and G of every layer in turn
+        for layer, p, q in zip(gradient.layers, tape.inputs, tape.signals, strict=True):
+            fan_in, fan_out = layer.shape[-2:]
+            sides.append((p, cheapest_form(fan_in, columns=fan_out, period=config.inverse_every)))
+            sides.append((q, cheapest_form(fan_out, columns=fan_in, period=config.inverse_every)))
+        factors, self._stacks = stacked(sides)
+        self.P, self.G = factors[0::2], factors[1::2]
+        self._products = [step for l, layer in enumerate(gradient.layers) for step in self._steps(l, layer)]
         self.boost = tape.output.new_ones(tape.networks, len(self.P))  # [networks, layers]
         self.failures = torch.zeros_like(self.boost)
 
@@ -126,7 +160,7 @@ class KroneckerFactors:
         """Calls that turn the gradient of layer l into d_l, for all networks at once or, of large layers, one
         after the other through the same memory, which is still in the cache."""
         together = len(parts(layer)) == 1
-        half = aligned(layer, *layer.shape) if together else self.tape.after_signals(l, layer.shape[-2])[None]
+        half = layer.new_empty(layer.shape) if together else self.tape.after_signals(l, layer.shape[-2])[None]
         for of in parts(layer):
             yield self.P[l].times(layer[of], half, of)
             yield self.G[l].after(half, layer[of], of)
@@ -152,11 +186,12 @@ class KroneckerFactors:
             G.average(eta if self.config.average_G else 1.0)
 
     def _invert(self) -> None:
-        damped = list(self._damped())
-        for factor, damping in damped:
-            factor.invert(damping)
-        matrices = [factor.inverse for factor, _ in damped]
-        sound = where_sound(matrices, lambda i: damped[i][0].of_damping_alone(damped[i][1]))
+        damping = dict(self._damped())
+        for stack in self._stacks:
+            stack.invert([damping[factor] for factor in stack.factors])
+        factors = list(damping)
+        matrices = [factor.inverse for factor in factors]
+        sound = where_sound(matrices, lambda i: factors[i].of_damping_alone(damping[factors[i]]))
         sound = sound.unflatten(-1, (-1, 2)).all(-1)  # [networks, layers]: both factors
         self.failures += ~sound
         self.boost.mul_(torch.where(sound, 0.9, 10.0)).clamp_(1, 1e12)

@@ -70,8 +70,16 @@ def test_kfac_block_is_gauss_newton_where_that_is_exact(batch, positive):
         ((1, 8, 6, 1), 20, [WHOLE] * 6),
         ((1, 8, 6, 1), 1, [WHOLE, WHOLE, ROOT, ROOT, WHOLE, WHOLE]),
         ((3, SMALL + 1, SMALL, 1), 9, [WHOLE, HALVES, ROOT, HALVES, WHOLE, WHOLE]),
+        ((2, 6, 6, 6, 1), 20, [WHOLE] * 8),
+        ((2, 6, 6, 6, 1), 1, [WHOLE, WHOLE, WHOLE, ROOT, WHOLE, WHOLE, WHOLE, WHOLE]),
     ],
-    ids=["whole inverses", "narrow sides solved for", "large ones in halves"],
+    ids=[
+        "whole inverses",
+        "narrow sides solved for",
+        "large ones in halves",
+        "several of a size",
+        "several of a size and form",
+    ],
 )
 @pytest.mark.parametrize(("together", "batch"), [(10**6, 32), (0, 32), (0, 1)])
 def test_batched_step_equals_dense_kronecker_solve(
@@ -137,20 +145,25 @@ def test_trace_split_balances_the_factors():
     torch.testing.assert_close(on_P / on_G, ratio)
 
 
-def test_a_failed_inverse_is_that_of_the_damping_alone_which_rises():
-    tape = recorded_tape((3, 4, 1), 16)
+@pytest.mark.parametrize("widths", [(3, 4, 1), (3, 4, 4, 1)], ids=["one of its size", "one of two"])
+def test_a_failed_inverse_is_that_of_the_damping_alone_which_rises(widths):
+    tape = recorded_tape(widths, 16)
     factors = factors_of(tape, KFAC(factor_every=100, inverse_every=1))
     factors.refresh()
-    before = factors.G[0].inverse.clone()
+    others = [factors.G[0].inverse[0], *(factor.inverse for factor in factors.P + factors.G[1:])]
+    before = [inverse.clone() for inverse in others]
     factors.G[0].moment[1] = -torch.eye(4)  # of the second network, first layer
     factors.refresh()
-    torch.testing.assert_close(factors.G[0].inverse[0], before[0], rtol=0, atol=0)
+    for inverse, kept in zip(others, before, strict=True):
+        torch.testing.assert_close(inverse, kept, rtol=0, atol=0)
     torch.testing.assert_close(factors.G[0].inverse[1], torch.eye(4) / 0.5)
     diagnostics = factors.diagnostics()
     assert diagnostics["kfac_failures"].tolist() == [0, 1]
     torch.testing.assert_close(diagnostics["kfac_damping"], torch.tensor([0.25, 2.5]))
     factors.refresh()  # −I + √2.5 I is positive again
     assert factors.failures.sum() == 1
+    for inverse, kept in zip(others[2:], before[2:], strict=True):  # of other layers
+        torch.testing.assert_close(inverse, kept, rtol=0, atol=0)
     torch.testing.assert_close(factors.G[0].inverse[1], torch.eye(4) / (2.5**0.5 - 1))
 
 
