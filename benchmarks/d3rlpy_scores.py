@@ -9,6 +9,7 @@ over as arrays. Its settings are its own defaults, with our widths and the stand
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 
@@ -49,13 +50,10 @@ def train(args: argparse.Namespace) -> None:
     )
     linears = [m for m in algorithm.impl.policy.modules() if isinstance(m, torch.nn.Linear)]
     scaler = algorithm.observation_scaler
-    np.savez(
-        args.policy,
-        mean=np.ravel(scaler.mean),
-        scale=np.ravel(scaler.std) + scaler.eps,
-        **{f"weight{i}": m.weight.detach().numpy().T for i, m in enumerate(linears)},
-        **{f"bias{i}": m.bias.detach().numpy() for i, m in enumerate(linears)},
-    )
+    policy: dict[str, Any] = {"mean": np.ravel(scaler.mean), "scale": np.ravel(scaler.std) + scaler.eps}
+    for i, linear in enumerate(linears):
+        policy |= {f"weight{i}": linear.weight.detach().numpy().T, f"bias{i}": linear.bias.detach().numpy()}
+    np.savez(args.policy, **policy)
 
 
 def score(args: argparse.Namespace) -> None:

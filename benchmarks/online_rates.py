@@ -13,7 +13,7 @@ from offline_gntd.datasets.locomotion import LOCOMOTION
 from offline_gntd.datasets.streams import Streams
 from offline_gntd.datasets.training import Practice, Training
 from offline_gntd.noise import uniform
-from offline_gntd.transitions import sample
+from offline_gntd.transitions import Sampler
 
 STEPS = 1_000  # measured
 WARM_UP = 50  # updates
@@ -35,13 +35,18 @@ def measure(body: str) -> str:
     actions = uniform(
         training.generators, STEPS // PRACTICE.environments, PRACTICE.environments, task.action_dim
     )
-    environments = seconds(lambda: [streams.step(action) for action in actions[0]])
-    rows, batch = training.steps.rows.flatten(0, 1), training.agent.config.batch_size
+
+    def live() -> None:
+        for action in actions[0]:
+            streams.step(action)
+
+    environments = seconds(live)
+    rows = training.steps.rows.flatten(0, 1)
+    sample = Sampler(task, training.agent.config.batch_size, training.generators)
     count = int(STEPS * PRACTICE.updates_per_step)
-    draw = lambda: sample(rows, task, batch, training.generators)  # noqa: E731
     for _ in range(WARM_UP):
-        training.agent.update(draw())
-    updates = seconds(lambda: [training.agent.update(draw()) for _ in range(count)])
+        training.agent.update(sample(rows))
+    updates = seconds(lambda: [training.agent.update(sample(rows)) for _ in range(count)])
     training.agent.updates.zero_()
 
     def practise() -> None:
