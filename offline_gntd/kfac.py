@@ -192,9 +192,10 @@ class KroneckerFactors:
         factors = list(damping)
         matrices = [factor.inverse for factor in factors]
         sound = where_sound(matrices, lambda i: factors[i].of_damping_alone(damping[factors[i]]))
-        sound = sound.unflatten(-1, (-1, 2)).all(-1)  # [networks, layers]: both factors
-        self.failures += ~sound
-        self.boost.mul_(torch.where(sound, 0.9, 10.0)).clamp_(1, 1e12)
+        if sound is not None:
+            sound = sound.unflatten(-1, (-1, 2)).all(-1)  # [networks, layers]: both factors
+            self.failures += ~sound
+        self.boost.mul_(0.9 if sound is None else torch.where(sound, 0.9, 10.0)).clamp_(1, 1e12)
 
     def _damped(self) -> Iterator[tuple[Factor, Tensor]]:
         """P and G of every layer in turn, with the damping [networks] in force on each."""

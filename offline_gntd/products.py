@@ -204,12 +204,12 @@ def damped_root(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
     return call
 
 
-def where_sound(matrices: Sequence[Tensor], alone: Callable[[int], Tensor]) -> Tensor:
-    """Which of the matrices [networks, n, n] are free of NaN: [networks, matrices]. Where matrix i is not,
-    alone(i) [networks] times I takes its place."""
+def where_sound(matrices: Sequence[Tensor], alone: Callable[[int], Tensor]) -> Tensor | None:
+    """Which of the matrices [networks, n, n] are free of NaN: [networks, matrices]; None, where it can be
+    known that all are. Where matrix i is not, alone(i) [networks] times I takes its place."""
     diagonals = [_diagonal(matrix) for matrix in matrices]
     if not on_device(diagonals[0]) and math.isfinite(torch.cat(diagonals, -1).sum().item()):
-        return torch.ones(len(diagonals[0]), len(diagonals), dtype=torch.bool)
+        return None
     sound = torch.stack([diagonal.sum(-1) for diagonal in diagonals], -1).isfinite()
     for i, (matrix, kept) in enumerate(zip(matrices, sound.unbind(-1), strict=True)):
         fallback = alone(i)[:, None].expand(matrix.shape[:2]).diag_embed()
