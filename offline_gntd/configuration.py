@@ -18,6 +18,21 @@ def to_dict(config: Any) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
+def added(default: Any) -> Any:
+    """A field that settings did not have when results of theirs shipped: while it is at its default it has no
+    part in the hash, so that those still count."""
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
+def decisive(config: Any) -> dict[str, Any]:
+    """What is hashed of settings: all but the fields `added` later that are at their default."""
+    return {
+        field.name: decisive(value) if dataclasses.is_dataclass(value) else value
+        for field in dataclasses.fields(config)
+        if (value := getattr(config, field.name)) != field.default or "added" not in field.metadata
+    }
+
+
 def digest(value: Any) -> str:
     """A short hash of plain data, the same on every machine."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))

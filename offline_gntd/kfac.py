@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from offline_gntd.configuration import added
 from offline_gntd.networks import Gradient
 from offline_gntd.products import (
     SMALL,
@@ -37,6 +38,7 @@ class KFAC:
     average_G: bool = False  # Algorithm 3 averages P only; G is the batch's
     factor_every: int = 10  # updates between refreshes of P and G; the paper's is 1
     inverse_every: int = 20  # updates between refreshes of the inverses; the paper's is 1
+    row_every: int = added(1)  # of a batch's rows one in so many is taken into P and G; the paper's is 1
     split: str = "even"  # even: √ω on both factors (the paper); trace: balanced by their mean eigenvalues
 
     def __post_init__(self):
@@ -44,8 +46,8 @@ class KFAC:
             raise ValueError(f"damping must be positive, not {self.damping}")
         if not 0 < self.momentum <= 1:
             raise ValueError(f"momentum must be in (0, 1], not {self.momentum}")
-        if self.factor_every < 1 or self.inverse_every < 1:
-            raise ValueError("factor_every and inverse_every must be at least 1")
+        if min(self.factor_every, self.inverse_every, self.row_every) < 1:
+            raise ValueError("factor_every, inverse_every and row_every must be at least 1")
         if self.split not in ("even", "trace"):
             raise ValueError(f"split must be 'even' or 'trace', not {self.split!r}")
 
@@ -148,8 +150,8 @@ class KroneckerFactors:
         sides = []  # P and G of every layer in turn
         for layer, p, q in zip(gradient.layers, tape.inputs, tape.signals, strict=True):
             fan_in, fan_out = layer.shape[-2:]
-            sides.append((p, cheapest_form(fan_in, columns=fan_out, period=config.inverse_every)))
-            sides.append((q, cheapest_form(fan_out, columns=fan_in, period=config.inverse_every)))
+            for x, n, columns in (p, fan_in, fan_out), (q, fan_out, fan_in):
+                sides.append((x[:, :: config.row_every], cheapest_form(n, columns, config.inverse_every)))
         factors, self._stacks = stacked(sides)
         self.P, self.G = factors[0::2], factors[1::2]
         self._products = [step for l, layer in enumerate(gradient.layers) for step in self._steps(l, layer)]

@@ -2,7 +2,7 @@ import pytest
 
 from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.q_learning import QLearning
-from offline_gntd.configuration import digest, flatten, replace
+from offline_gntd.configuration import decisive, digest, flatten, replace, to_dict
 from offline_gntd.errors import UserError
 from offline_gntd.kfac import KFAC
 
@@ -56,3 +56,9 @@ def test_digest_is_of_the_content_alone():
 
 def test_flatten():
     assert flatten(QLearning(kfac=KFAC(damping=2.0)))["kfac.damping"] == 2.0
+
+
+def test_a_field_added_later_is_hashed_where_it_is_not_at_its_default():
+    assert "row_every" not in decisive(QLearning(kfac=KFAC()))["kfac"]
+    assert decisive(QLearning(kfac=KFAC(row_every=4)))["kfac"]["row_every"] == 4
+    assert decisive(QLearning(kfac=None)) == to_dict(QLearning(kfac=None))

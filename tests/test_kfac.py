@@ -119,6 +119,14 @@ def test_momentum_averages_P_and_leaves_G_the_batch_s():
         torch.testing.assert_close(factors.G[0].moment, expected)
 
 
+def test_factors_of_some_of_the_rows():
+    tape = recorded_tape((3, 4, 1), 10)
+    factors = factors_of(tape, KFAC(row_every=4))
+    factors.refresh()
+    torch.testing.assert_close(factors.P[0].moment, second_moment(tape.inputs[0][:, [0, 4, 8]]))
+    torch.testing.assert_close(factors.G[0].moment, second_moment(tape.signals[0][:, [0, 4, 8]]))
+
+
 def test_refresh_periods():
     tapes = [recorded_tape((3, 4, 1), 16, seed=seed) for seed in range(5)]
     playing = recorded_tape((3, 4, 1), 16)
@@ -173,6 +181,7 @@ def test_settings_out_of_range_are_refused():
         {"momentum": 0},
         {"momentum": 1.5},
         {"factor_every": 0},
+        {"row_every": 0},
         {"split": "odd"},
     ):
         with pytest.raises(ValueError, match=next(iter(settings))):

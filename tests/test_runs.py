@@ -160,6 +160,15 @@ def test_a_stored_policy_reproduces_its_logged_score_exactly(small_dataset, algo
     assert (len(other.returns), other.reproduced) == (3, None)
 
 
+def test_a_stored_policy_of_other_settings_is_refused(small_dataset):
+    Run(cell("td", seeds=(0,))).execute()
+    about = cell("td").folder(0) / "run.json"
+    run = json.loads(about.read_text())
+    about.write_text(json.dumps(run | {"algorithm": f"{run['algorithm']}@discount=0.5"}))
+    with pytest.raises(UserError, match="settings of .*@discount=0.5 have changed"):
+        stored_policy.evaluate(about.parent)
+
+
 def test_a_folder_without_a_checkpoint_is_said(home):
     with pytest.raises(UserError, match="holds no checkpoint"):
         stored_policy.evaluate(home)

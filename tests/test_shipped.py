@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from offline_gntd.algorithms import configured
 from offline_gntd.analysis import figures, render
 from offline_gntd.analysis.explain import explain
 from offline_gntd.analysis.selection import select
 from offline_gntd.command_line import main
 from offline_gntd.errors import UserError
-from offline_gntd.runs.experiments import with_results
+from offline_gntd.runs import results
+from offline_gntd.runs.experiments import Protocol, settings_hash, with_results
 
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = [path.name.removesuffix(".runs.csv") for path in (REPOSITORY / "results").glob("*.runs.csv")]
@@ -43,6 +45,16 @@ def test_committed_tables_are_what_the_shipped_results_give(name, kind):
     assert not table.missing
     for path in render.write(table):
         assert path.read_text() == (REPOSITORY / "analysis" / path.name).read_text()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_shipped_runs_have_the_settings_of_today_s_presets(name):
+    """If this fails, a preset has changed, and `offline-gntd run` would do its shipped runs again. A new
+    field of settings whose default is what was done before is `configuration.added`."""
+    for run in results.read_shipped(name).runs.to_dict("records"):
+        protocol = Protocol(**run["protocol"])
+        config = configured(run["algorithm"], protocol.steps)
+        assert settings_hash(config, protocol, run["stack"]) == run["config_hash"], run["algorithm"]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

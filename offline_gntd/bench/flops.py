@@ -45,10 +45,10 @@ def climbing(n: int, widths: Widths, inputs: int) -> float:
 
 def curvature(n: int, widths: Widths, kfac: KFAC) -> float:
     """K-FAC on one network, averaged over the periods at which it is renewed."""
-    total = 0.0
+    total, rows = 0.0, -(-n // kfac.row_every)
     for fan_in, fan_out in pairwise(widths):
         P, G = fan_in + 1, fan_out
-        factors = n * (P * (P + 1) + G * (G + 1))  # one triangle of each
+        factors = rows * (P * (P + 1) + G * (G + 1))  # one triangle of each
         inverses = (P**3 + G**3) / 3  # Cholesky factors
         steps = 2 * P * P * G + 2 * P * G * G  # solved for by those, or multiplied with an inverse
         total += factors / kfac.factor_every + inverses / kfac.inverse_every + steps

@@ -16,7 +16,7 @@ from torch import Tensor
 from offline_gntd import tensors
 from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.td3_bc import TD3BC, TD3BCAgent
-from offline_gntd.configuration import digest, to_dict
+from offline_gntd.configuration import decisive, digest
 from offline_gntd.datasets import built
 from offline_gntd.datasets.environments import Evaluator
 from offline_gntd.datasets.streams import Steps, Streams
@@ -90,8 +90,8 @@ class Training:
 
     @property
     def folder(self) -> Path:
-        decisive = [dataclasses.asdict(self.practice), to_dict(self.practice.config), self.seed]
-        name = f"{self.task.env_id}-{digest([*decisive, built.versions()])}"
+        made_from = [dataclasses.asdict(self.practice), decisive(self.practice.config), self.seed]
+        name = f"{self.task.env_id}-{digest([*made_from, built.versions()])}"
         return home() / "datasets" / "trainings" / name
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offline_gntd.algorithms import catalogue, configured, preset
-from offline_gntd.configuration import digest, to_dict
+from offline_gntd.configuration import decisive, digest, to_dict
 from offline_gntd.datasets.names import results_name
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.files import home, read_json, write_json
@@ -94,6 +94,12 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def settings_hash(config: Any, protocol: Protocol, stack: int) -> str:
+    """Of all that decides a run's numbers, but for its seed and its data."""
+    protocol = dataclasses.replace(protocol, stack=stack)
+    return digest({"algorithm": decisive(config), "protocol": to_dict(protocol)})
+
+
 @dataclass(frozen=True)
 class Cell:
     """One process's work: an algorithm on a dataset for a stack of seeds."""
@@ -120,9 +126,7 @@ class Cell:
 
     @property
     def config_hash(self) -> str:
-        """Of all that decides a run's numbers, but for its seed and its data."""
-        protocol = dataclasses.replace(self.protocol, stack=len(self.seeds))
-        return digest({"algorithm": to_dict(self.config), "protocol": to_dict(protocol)})
+        return settings_hash(self.config, self.protocol, len(self.seeds))
 
     def folder(self, seed: int) -> Path:
         return home() / "results" / self.experiment / self.dataset / self.algorithm / f"seed-{seed}"

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from offline_gntd.algorithms import configured
-from offline_gntd.configuration import to_dict
 from offline_gntd.datasets.environments import Evaluator
 from offline_gntd.errors import UserError
+from offline_gntd.runs.experiments import Protocol, settings_hash
 from offline_gntd.runs.record import Record
 from offline_gntd.runs.run import restore
 from offline_gntd.tasks import Task
@@ -41,7 +41,7 @@ def agent(record: Record) -> tuple[Any, Task, int]:
     about = record.description
     config = configured(about["algorithm"], about["protocol"]["steps"])
     task = Task(**about["task"])
-    if to_dict(config) != {**about["config"], **_tuples(about["config"])}:
+    if settings_hash(config, Protocol(**about["protocol"]), about["stack"]) != about["config_hash"]:
         raise UserError(f"the settings of {about['algorithm']} have changed since {record.folder} was run")
     # as many networks as were stacked in the run, all alike: a batched product may round otherwise
     generators = [torch.Generator() for _ in range(about["stack"])]
@@ -63,8 +63,3 @@ def evaluate(folder: Path, episodes: int | None = None) -> Outcome:
     logged = [row["score"] for row in record.scores if row["step"] == step]
     comparable = logged and episodes in (None, own)
     return Outcome(step, returns, task.score(float(returns.mean())), logged[0] if comparable else None)
-
-
-def _tuples(config: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples."""
-    return {name: tuple(value) for name, value in config.items() if isinstance(value, list)}
