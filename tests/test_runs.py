@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.errors import UserError
 from offline_gntd.runs import stored_policy
 from offline_gntd.runs.experiments import Cell, Experiment, Protocol
@@ -160,13 +161,12 @@ def test_a_stored_policy_reproduces_its_logged_score_exactly(small_dataset, algo
     assert (len(other.returns), other.reproduced) == (3, None)
 
 
-def test_a_stored_policy_of_other_settings_is_refused(small_dataset):
+def test_a_stored_policy_of_other_settings_is_refused(small_dataset, monkeypatch):
     Run(cell("td", seeds=(0,))).execute()
-    about = cell("td").folder(0) / "run.json"
-    run = json.loads(about.read_text())
-    about.write_text(json.dumps(run | {"algorithm": f"{run['algorithm']}@discount=0.5"}))
-    with pytest.raises(UserError, match="settings of .*@discount=0.5 have changed"):
-        stored_policy.evaluate(about.parent)
+    td = CATALOGUE["td"]
+    monkeypatch.setitem(CATALOGUE, "td", replace(td, config=replace(td.config, discount=0.5)))
+    with pytest.raises(UserError, match="the settings of td@widths=16x16@batch_size=32 have changed"):
+        stored_policy.evaluate(cell("td").folder(0))
 
 
 def test_a_folder_without_a_checkpoint_is_said(home):
