@@ -6,8 +6,6 @@ layer l is d_l = (P + √ω I)⁻¹ · gradient · (G + √ω I)⁻¹.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -112,9 +110,8 @@ class Stack:
         """For what they are the moments of, [networks, batch, n] each."""
         networks, _, n = sides[0].shape
         all_of_them = sides[0].new_empty(networks * len(sides), 0, n)
-        moments, inverses = squares(all_of_them), squares(all_of_them)
-        if form is ROOT:
-            inverses = torch.zeros_like(moments.contiguous()).mT
+        moments = squares(all_of_them)
+        inverses = moments.new_zeros(moments.shape).mT if form is ROOT else squares(all_of_them)
         self._invert = form.make(moments, inverses)
         places = zip(moments.split(networks), inverses.split(networks), strict=True)
         self.factors = [
@@ -132,9 +129,12 @@ def stacked(sides: Sequence[tuple[Tensor, Form]]) -> tuple[list[Factor], list[St
     alike: dict[tuple[Form, int], list[int]] = {}  # positions among the sides
     for i, (x, form) in enumerate(sides):
         alike.setdefault((form, x.shape[-1]), []).append(i)
-    stacks = [Stack(form, [sides[i][0] for i in places]) for (form, _), places in alike.items()]
-    placed = zip(chain(*alike.values()), chain(*(stack.factors for stack in stacks)), strict=True)
-    return [factor for _, factor in sorted(placed, key=itemgetter(0))], stacks
+    factors: dict[int, Factor] = {}
+    stacks = []
+    for (form, _), places in alike.items():
+        stacks.append(Stack(form, [sides[i][0] for i in places]))
+        factors |= zip(places, stacks[-1].factors, strict=True)
+    return [factors[i] for i in range(len(sides))], stacks
 
 
 class KroneckerFactors:
