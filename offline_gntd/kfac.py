@@ -103,7 +103,7 @@ class Factor:
         return torch.linalg.eigvalsh(torch.nan_to_num(self.moment, posinf=0, neginf=0))
 
 
-class Stack:
+class Alike:
     """Factors of one form and size, side by side, so that one computation inverts them all."""
 
     def __init__(self, form: Form, sides: Sequence[Tensor]):
@@ -124,17 +124,17 @@ class Stack:
         self._invert(torch.cat(list(damping)))
 
 
-def stacked(sides: Sequence[tuple[Tensor, Form]]) -> tuple[list[Factor], list[Stack]]:
-    """A factor for every side x, with the form of its inverse, and the stacks that hold them."""
+def grouped(sides: Sequence[tuple[Tensor, Form]]) -> tuple[list[Factor], list[Alike]]:
+    """A factor for every side x, with the form of its inverse, and the groups that hold them."""
     alike: dict[tuple[Form, int], list[int]] = {}  # positions among the sides
     for i, (x, form) in enumerate(sides):
         alike.setdefault((form, x.shape[-1]), []).append(i)
     factors: dict[int, Factor] = {}
-    stacks = []
+    groups = []
     for (form, _), places in alike.items():
-        stacks.append(Stack(form, [sides[i][0] for i in places]))
-        factors |= zip(places, stacks[-1].factors, strict=True)
-    return [factors[i] for i in range(len(sides))], stacks
+        groups.append(Alike(form, [sides[i][0] for i in places]))
+        factors |= zip(places, groups[-1].factors, strict=True)
+    return [factors[i] for i in range(len(sides))], groups
 
 
 class KroneckerFactors:
@@ -152,7 +152,7 @@ class KroneckerFactors:
             fan_in, fan_out = layer.shape[-2:]
             for x, n, columns in (p, fan_in, fan_out), (q, fan_out, fan_in):
                 sides.append((x[:, :: config.row_every], cheapest_form(n, columns, config.inverse_every)))
-        factors, self._stacks = stacked(sides)
+        factors, self._groups = grouped(sides)
         self.P, self.G = factors[0::2], factors[1::2]
         self._products = [step for l, layer in enumerate(gradient.layers) for step in self._steps(l, layer)]
         self.boost = tape.output.new_ones(tape.networks, len(self.P))  # [networks, layers]
@@ -189,8 +189,8 @@ class KroneckerFactors:
 
     def _invert(self) -> None:
         damping = dict(self._damped())
-        for stack in self._stacks:
-            stack.invert([damping[factor] for factor in stack.factors])
+        for group in self._groups:
+            group.invert([damping[factor] for factor in group.factors])
         factors = list(damping)
         matrices = [factor.inverse for factor in factors]
         sound = where_sound(matrices, lambda i: factors[i].of_damping_alone(damping[factors[i]]))
