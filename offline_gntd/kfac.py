@@ -6,11 +6,13 @@ layer l is d_l = (P + √ω I)⁻¹ · gradient · (G + √ω I)⁻¹.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from offline_gntd import nystrom
 from offline_gntd.configuration import added
 from offline_gntd.networks import Gradient
 from offline_gntd.products import (
@@ -25,6 +27,7 @@ from offline_gntd.products import (
     second_moment,
     solution,
     squares,
+    transposed_squares,
     where_sound,
 )
 
@@ -37,6 +40,7 @@ class KFAC:
     factor_every: int = 10  # updates between refreshes of P and G; the paper's is 1
     inverse_every: int = 20  # updates between refreshes of the inverses; the paper's is 1
     row_every: int = added(1)  # of a batch's rows one in so many is taken into P and G; the paper's is 1
+    rank: int | None = added(None)  # directions of a large P that are inverted; none: all (the paper)
     split: str = "even"  # even: √ω on both factors (the paper); trace: balanced by their mean eigenvalues
 
     def __post_init__(self):
@@ -46,25 +50,53 @@ class KFAC:
             raise ValueError(f"momentum must be in (0, 1], not {self.momentum}")
         if min(self.factor_every, self.inverse_every, self.row_every) < 1:
             raise ValueError("factor_every, inverse_every and row_every must be at least 1")
+        if self.rank is not None and self.rank < 1:
+            raise ValueError(f"rank must be at least 1 or none, not {self.rank}")
         if self.split not in ("even", "trace"):
             raise ValueError(f"split must be 'even' or 'trace', not {self.split!r}")
+
+    def rank_of(self, n: int) -> int | None:
+        """The directions inverted of P [n, n]; none, where all are: more than half would cost more."""
+        return self.rank if self.rank is not None and n > 2 * self.rank else None
 
 
 def mean_eigenvalue(factor: Tensor) -> Tensor:
     return factor.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
-class Form(NamedTuple):
-    """How the inverse of a damped factor is kept: what makes it, and what multiplies by it."""
+def identity(scale: Tensor, n: int) -> Tensor:
+    """I [networks, n, n] times the scale [networks] of each."""
+    return scale[:, None].expand(-1, n).diag_embed()
 
+
+class Form(NamedTuple):
+    """How the inverse of a damped factor is kept."""
+
+    room: Callable[[Tensor], Tensor]  # what it is kept in, for x [networks, batch, n]
     make: Callable[[Tensor, Tensor], Callable[[Tensor], None]]
     times: Callable[[Tensor, Tensor, Tensor], Callable[[], Any]]
+    of_damping_alone: Callable[[Tensor, int], Tensor]  # what it holds for damping · I [networks, n, n]
+    passes: int = 1  # how often it is made the first time
 
 
-WHOLE = Form(damped_inverse, inverse_times)
-HALVES = Form(damped_halves, halves_times)  # 5/8 of the arithmetic to make; four products for one
-ROOT = Form(damped_root, solution)  # a Cholesky factor: a third of the arithmetic; to solve by it is slow
+WHOLE = Form(squares, damped_inverse, inverse_times, lambda damping, n: identity(1 / damping, n))
+# 5/8 of the arithmetic to make; four products for one
+HALVES = Form(squares, damped_halves, halves_times, lambda damping, n: identity(1 / damping, n))
+# a Cholesky factor: a third of the arithmetic; to solve by it is slow
+ROOT = Form(transposed_squares, damped_root, solution, lambda damping, n: identity(damping.sqrt(), n))
 OFTEN = 10  # updates; an inverse that lasts as long may take its time to make
+
+
+@cache
+def leading(rank: int) -> Form:
+    """Known along so many directions: 2 rank / n of the arithmetic to multiply by, and less to make."""
+    return Form(
+        partial(nystrom.room, rank=rank),
+        nystrom.damped_leading,
+        nystrom.leading_times,
+        partial(nystrom.of_damping_alone, rank=rank),
+        nystrom.PASSES,
+    )
 
 
 def cheapest_form(n: int, columns: int, period: int) -> Form:
@@ -78,17 +110,12 @@ def cheapest_form(n: int, columns: int, period: int) -> Form:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """E[x xᵀ] on one side of a layer, x [networks, batch, n], and the inverse of it damped: [networks, n, n]
-    both."""
+    """E[x xᵀ] on one side of a layer, x [networks, batch, n], and the inverse of it damped."""
 
     form: Form
-    moment: Tensor
-    inverse: Tensor
+    moment: Tensor  # [networks, n, n]
+    inverse: Tensor  # as its form keeps it
     average: Callable[[float], None]  # take in what x holds, with this weight
-
-    def of_damping_alone(self, damping: Tensor) -> Tensor:
-        """What the inverse of damping · I holds in its diagonal."""
-        return damping.sqrt() if self.form is ROOT else 1 / damping
 
     def times(self, b: Tensor, out: Tensor, of: slice) -> Callable[[], Any]:
         """A call that sets out ← inverse · b for these of the networks."""
@@ -111,8 +138,8 @@ class Alike:
         networks, _, n = sides[0].shape
         all_of_them = sides[0].new_empty(networks * len(sides), 0, n)
         moments = squares(all_of_them)
-        inverses = moments.new_zeros(moments.shape).mT if form is ROOT else squares(all_of_them)
-        self._invert = form.make(moments, inverses)
+        inverses = form.room(all_of_them)
+        self.passes, self._invert = form.passes, form.make(moments, inverses)
         places = zip(moments.split(networks), inverses.split(networks), strict=True)
         self.factors = [
             Factor(form, moment, inverse, second_moment(moment, x))
@@ -150,8 +177,13 @@ class KroneckerFactors:
         sides = []  # P and G of every layer in turn
         for layer, p, q in zip(gradient.layers, tape.inputs, tape.signals, strict=True):
             fan_in, fan_out = layer.shape[-2:]
-            for x, n, columns in (p, fan_in, fan_out), (q, fan_out, fan_in):
-                sides.append((x[:, :: config.row_every], cheapest_form(n, columns, config.inverse_every)))
+            rank = config.rank_of(fan_in)
+            whole_P, whole_G = (
+                cheapest_form(n, columns, config.inverse_every)
+                for n, columns in ((fan_in, fan_out), (fan_out, fan_in))
+            )
+            for x, form in (p, leading(rank) if rank else whole_P), (q, whole_G):
+                sides.append((x[:, :: config.row_every], form))
         factors, self._groups = grouped(sides)
         self.P, self.G = factors[0::2], factors[1::2]
         self._products = [step for l, layer in enumerate(gradient.layers) for step in self._steps(l, layer)]
@@ -178,7 +210,7 @@ class KroneckerFactors:
         if self.due:
             self._average(first=count == 0)
         if count % self.config.inverse_every == 0:
-            self._invert()
+            self._invert(first=count == 0)
         self.updates += 1
 
     def _average(self, first: bool) -> None:
@@ -187,13 +219,17 @@ class KroneckerFactors:
             P.average(eta)
             G.average(eta if self.config.average_G else 1.0)
 
-    def _invert(self) -> None:
+    def _invert(self, first: bool) -> None:
         damping = dict(self._damped())
         for group in self._groups:
-            group.invert([damping[factor] for factor in group.factors])
+            for _ in range(group.passes if first else 1):
+                group.invert([damping[factor] for factor in group.factors])
         factors = list(damping)
-        matrices = [factor.inverse for factor in factors]
-        sound = where_sound(matrices, lambda i: factors[i].of_damping_alone(damping[factors[i]]))
+
+        def alone(i: int) -> Tensor:
+            return factors[i].form.of_damping_alone(damping[factors[i]], factors[i].moment.shape[-1])
+
+        sound = where_sound([factor.inverse for factor in factors], alone)
         if sound is not None:
             sound = sound.unflatten(-1, (-1, 2)).all(-1)  # [networks, layers]: both factors
             self.failures += ~sound

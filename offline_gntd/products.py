@@ -43,7 +43,7 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     if a.shape[-1] == 1:
         return partial(torch.mul, a, b, out=out)
     if b.shape[-1] == 1 and not on_device(a):
-        return _each(
+        return each(
             [
                 partial(torch.mv, *pair, out=result)
                 for *pair, result in zip(a, b[..., 0], out[..., 0], strict=True)
@@ -51,7 +51,7 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
         )
     if b.shape[-1] < NARROW and not on_device(a):
         transposed = torch.empty_like(out.mT.contiguous())
-        return _each([_matmul(b.mT, a.mT, out=transposed), partial(out.copy_, transposed.mT)])
+        return each([_matmul(b.mT, a.mT, out=transposed), partial(out.copy_, transposed.mT)])
     return _matmul(a, b, out)
 
 
@@ -59,8 +59,16 @@ def _matmul(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     return partial(torch.mm, a[0], b[0], out=out[0]) if len(a) == 1 else partial(torch.bmm, a, b, out=out)
 
 
-def _sum(base: Tensor, a: Tensor, b: Tensor, out: Tensor) -> Callable[..., Any]:
+def plus_product(base: Tensor, a: Tensor, b: Tensor, out: Tensor) -> Callable[..., Any]:
     """A call that sets out ← beta base + alpha a @ b, for the beta and alpha given; without, 1."""
+    if b.shape[-1] == 1 and not on_device(a):
+        columns = (base[..., 0], a, b[..., 0])
+        return each(
+            [
+                partial(torch.addmv, *operands, out=result)
+                for *operands, result in zip(*columns, out[..., 0], strict=True)
+            ]
+        )
     if len(a) == 1:
         return partial(torch.addmm, base[0], a[0], b[0], out=out[0])
     return partial(torch.baddbmm, base, a, b, out=out)
@@ -74,10 +82,10 @@ def parts(stack: Tensor) -> list[slice]:
     return [slice(i, i + 1) for i in range(len(stack))]
 
 
-def _each(calls: list[Callable[[], Any]]) -> Callable[[], None]:
-    def call_each() -> None:
+def each(calls: Sequence[Callable[..., Any]]) -> Callable[..., None]:
+    def call_each(**options: Any) -> None:
         for call in calls:
-            call()
+            call(**options)
 
     return call_each
 
@@ -87,7 +95,7 @@ def second_moment(factor: Tensor, x: Tensor) -> Callable[[float], None]:
     x [networks, batch, n]; of a large factor no more than the lower triangle is kept true."""
     batch = x.shape[-2]
     strips = [
-        _sum(strip := factor[of, rows, cols], x[of, :, rows].mT, x[of, :, cols], out=strip)
+        plus_product(strip := factor[of, rows, cols], x[of, :, rows].mT, x[of, :, cols], out=strip)
         for of in parts(factor)
         for rows, cols in _lower_triangle(factor)
     ]
@@ -108,15 +116,26 @@ def _lower_triangle(symmetric: Tensor) -> list[tuple[slice, slice]]:
     return [(slice(top, end), slice(end)) for top, end in edges]
 
 
-def solution(cholesky: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
+def mirrored(symmetric: Tensor) -> Callable[[], None]:
+    """A call that fills in what `second_moment` leaves out of the upper triangle."""
+    return each(
+        [
+            partial(symmetric[:, : rows.start, rows].copy_, symmetric[:, rows, : rows.start].mT)
+            for rows, _ in _lower_triangle(symmetric)
+            if rows.start
+        ]
+    )
+
+
+def solution(root: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     """A call that sets out ← (L Lᵀ)⁻¹ b for lower triangular L; torch.cholesky_solve would copy L first."""
     half = b.new_empty(b.shape)
     if b.stride(-1) == 1:
         solve = torch.linalg.solve_triangular
-        forwards = partial(solve, cholesky, b, upper=False, out=half)
-        return _each([forwards, partial(solve, cholesky.mT, half, upper=True, out=out)])
+        forwards = partial(solve, root, b, upper=False, out=half)
+        return each([forwards, partial(solve, root.mT, half, upper=True, out=out)])
     # a transpose is copied twice and solved for in half the time
-    return _each([partial(half.copy_, b), solution(cholesky, half, out=half), partial(out.copy_, half)])
+    return each([partial(half.copy_, b), solution(root, half, out=half), partial(out.copy_, half)])
 
 
 def squares(like: Tensor) -> Tensor:
@@ -124,6 +143,12 @@ def squares(like: Tensor) -> Tensor:
     compete for the same places in the cache."""
     networks, _, n = like.shape
     return aligned(like, networks, n, n + 1)[..., :n].zero_()
+
+
+def transposed_squares(like: Tensor) -> Tensor:
+    """The same, each transposed: LAPACK goes by columns."""
+    networks, _, n = like.shape
+    return like.new_zeros(networks, n, n).mT
 
 
 def damped_inverse(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
@@ -150,7 +175,7 @@ def damped_halves(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
     T = B A⁻¹ and S = C − T Bᵀ, out ← [A⁻¹ ·; T S⁻¹]."""
     (A, T, S), (of_A, B, of_C) = _blocks(out), _blocks(factor)
     diagonal = _diagonal(out)
-    steps = _each(
+    steps = each(
         [
             _inversion(A),
             partial(torch.bmm, B, A, out=T),
@@ -174,7 +199,7 @@ def halves_times(halves: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     upper, lower = b.tensor_split([A.shape[-1]], -2)
     out_upper, out_lower = out.tensor_split([A.shape[-1]], -2)
     rest = torch.empty_like(lower)
-    return _each(
+    return each(
         [
             partial(torch.baddbmm, lower, T, upper, alpha=-1, out=rest),
             partial(torch.bmm, S, rest, out=out_lower),
@@ -193,7 +218,7 @@ def _blocks(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def damped_root(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
     """The same for out ← the lower Cholesky factor of factor + damping I. It is fastest where `out` is a
     transpose: LAPACK goes by columns."""
-    diagonal, factorise = _diagonal(out), _cholesky(out, out=out)
+    diagonal, factorise = _diagonal(out), cholesky(out, out=out)
 
     def call(damping: Tensor) -> None:
         out.copy_(factor)
@@ -205,15 +230,14 @@ def damped_root(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
 
 
 def where_sound(matrices: Sequence[Tensor], alone: Callable[[int], Tensor]) -> Tensor | None:
-    """Which of the matrices [networks, n, n] are free of NaN: [networks, matrices]; None, where it can be
-    known that all are. Where matrix i is not, alone(i) [networks] times I takes its place."""
+    """Which of the matrices [networks, …, …] are free of NaN: [networks, matrices]; None, where it can be
+    known that all are. Where matrix i is not, alone(i) takes its place."""
     diagonals = [_diagonal(matrix) for matrix in matrices]
     if not on_device(diagonals[0]) and math.isfinite(torch.cat(diagonals, -1).sum().item()):
         return None
     sound = torch.stack([diagonal.sum(-1) for diagonal in diagonals], -1).isfinite()
     for i, (matrix, kept) in enumerate(zip(matrices, sound.unbind(-1), strict=True)):
-        fallback = alone(i)[:, None].expand(matrix.shape[:2]).diag_embed()
-        matrix.copy_(torch.where(kept[:, None, None], matrix, fallback))
+        matrix.copy_(torch.where(kept[:, None, None], matrix, alone(i)))
     return sound
 
 
@@ -228,7 +252,7 @@ def _inversion(matrices: Tensor) -> Callable[[], Any]:
         return _small_inversion(matrices)
     A, B, C = _blocks(matrices)
     T = aligned(matrices, *B.shape[:2], n // 2 + 1)[..., :-1]
-    return _each(
+    return each(
         [
             _inversion(A),
             partial(torch.bmm, B, A, out=T),
@@ -244,7 +268,9 @@ def _inversion(matrices: Tensor) -> Callable[[], Any]:
 def _less_product(symmetric: Tensor, T: Tensor, B: Tensor) -> list[Callable[[], Any]]:
     """Calls for symmetric ← symmetric − T Bᵀ; of a large one no more than the lower triangle is kept true."""
     return [
-        partial(_sum(strip := symmetric[:, rows, cols], T[:, rows], B[:, cols].mT, out=strip), alpha=-1)
+        partial(
+            plus_product(strip := symmetric[:, rows, cols], T[:, rows], B[:, cols].mT, out=strip), alpha=-1
+        )
         for rows, cols in _lower_triangle(symmetric)
     ]
 
@@ -253,7 +279,7 @@ def _small_inversion(matrices: Tensor) -> Callable[[], None]:
     """The same by LAPACK."""
     n = matrices.shape[-1]
     root = matrices.new_zeros(matrices.shape).mT  # LAPACK goes by columns
-    factorise = _cholesky(matrices, out=root)
+    factorise = cholesky(matrices, out=root)
 
     def invert() -> None:
         failed = factorise()
@@ -270,7 +296,7 @@ def _small_inversion(matrices: Tensor) -> Callable[[], None]:
     return reciprocal if n == 1 else invert
 
 
-def _cholesky(matrices: Tensor, out: Tensor) -> Callable[[], Tensor | None]:
+def cholesky(matrices: Tensor, out: Tensor) -> Callable[[], Tensor | None]:
     """A call that sets out ← the lower Cholesky factors of matrices, and says which failed [networks, 1, 1];
     None, where it can be known that all went well."""
     info = torch.empty(len(matrices), dtype=torch.int32, device=matrices.device)

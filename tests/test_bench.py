@@ -38,6 +38,12 @@ def test_curvature_costs_less_when_it_is_renewed_less():
     assert seldom - steps == pytest.approx((often - steps) / 10)
 
 
+def test_leading_directions_cost_as_many_of_the_whole_as_they_are():
+    whole, half, few = (flops.inverse(300, 200, rank)[1] for rank in (None, 150, 30))
+    assert whole == half == 5 * few
+    assert flops.inverse(300, 200, 30)[0] < flops.inverse(300, 200)[0]
+
+
 @pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "td", "dqn"])
 def test_what_is_counted_is_what_torch_multiplies(name):
     """No update gets by with less than the minimum, and none of these does much more."""

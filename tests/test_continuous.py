@@ -16,7 +16,10 @@ SAMPLED = plain.rows()
 
 def config_of(name):
     changes = {"warm_up": 2, "samples": 4} if hasattr(CATALOGUE[name].config, "warm_up") else {}
-    return plain.small(CATALOGUE[name].config, **changes)
+    config = plain.small(CATALOGUE[name].config, **changes)
+    if getattr(config, "kfac", None) and config.kfac.rank:  # one that is less than these widths
+        config = dataclasses.replace(config, kfac=dataclasses.replace(config.kfac, rank=3))
+    return config
 
 
 def train(agent, config, generators, updates):

@@ -7,7 +7,7 @@ from conftest import seeded
 from offline_gntd import products
 from offline_gntd.critic import Critic
 from offline_gntd.gauss_newton import dense_direction, gauss_newton_weights, jacobian
-from offline_gntd.kfac import HALVES, KFAC, ROOT, WHOLE, KroneckerFactors
+from offline_gntd.kfac import HALVES, KFAC, ROOT, WHOLE, KroneckerFactors, leading
 from offline_gntd.networks import MLP, Gradient, Tape
 from offline_gntd.products import SMALL
 
@@ -175,6 +175,49 @@ def test_a_failed_inverse_is_that_of_the_damping_alone_which_rises(widths):
     torch.testing.assert_close(factors.G[0].inverse[1], torch.eye(4) / (2.5**0.5 - 1))
 
 
+@pytest.mark.parametrize("together", [10**6, 0])
+def test_leading_directions_are_all_there_is_to_a_few_samples(together, monkeypatch):
+    """P of a batch has no more directions than it has samples; G is inverted whole whatever the rank."""
+    monkeypatch.setattr(products, "TOGETHER", together)
+    tape = recorded_tape((3, 24, 24, 1), batch=5, stack=(2, 2))
+    gradient = torch.randn(tape.network.flat.shape, generator=torch.Generator().manual_seed(0))
+    exact, ranked = (gradient.clone() for _ in range(2))
+    for step, rank in (exact, None), (ranked, 6):
+        factors = KroneckerFactors(KFAC(damping=0.09, rank=rank), Gradient(tape, step))
+        assert [factor.form for factor in factors.P[1:]] == [leading(rank) if rank else WHOLE] * 2
+        assert {factors.P[0].form, *(factor.form for factor in factors.G)} == {WHOLE}
+        factors.refresh()
+        signals = [q.clone() for q in tape.signals]
+        factors.precondition()
+        for q, kept in zip(tape.signals, signals, strict=True):  # the step may have gone through them
+            q.copy_(kept)
+    for before, after, expected in zip(*map(tape.network.views, (gradient, ranked, exact)), strict=True):
+        assert (after - expected).norm() < 3e-3 * (before - expected).norm()
+
+
+def test_a_failed_inverse_of_leading_directions_is_that_of_the_damping_alone_and_recovers():
+    tape = recorded_tape((3, 8, 1), 16)
+    factors = factors_of(tape, KFAC(factor_every=100, inverse_every=1, rank=2))
+    factors.refresh()
+    good = factors.P[1].moment[1].clone()
+    factors.P[1].moment[1] = torch.nan
+    factors.refresh()
+    b, out = torch.randn(2, 9, 3), torch.empty(2, 9, 3)
+    factors.P[1].times(b, out, slice(None))()
+    torch.testing.assert_close(out[1], b[1] / 0.5)
+    assert not torch.allclose(out[0], b[0] / 0.5, rtol=0.1)
+    assert factors.failures.sum() == 1
+    factors.P[1].moment[1] = good
+    for _ in range(50):  # until the damping has fallen back too
+        factors.refresh()
+    assert factors.failures.sum() == 1
+    untroubled = factors_of(tape, KFAC(factor_every=100, inverse_every=1, rank=2))
+    for _ in range(50):
+        untroubled.refresh()
+    W, expected = (f.P[1].inverse[..., :-1] for f in (factors, untroubled))
+    torch.testing.assert_close(W @ W.mT, expected @ expected.mT, rtol=1e-3, atol=1e-3)
+
+
 def test_settings_out_of_range_are_refused():
     for settings in (
         {"damping": 0},
@@ -182,6 +225,7 @@ def test_settings_out_of_range_are_refused():
         {"momentum": 1.5},
         {"factor_every": 0},
         {"row_every": 0},
+        {"rank": 0},
         {"split": "odd"},
     ):
         with pytest.raises(ValueError, match=next(iter(settings))):

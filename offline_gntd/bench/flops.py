@@ -43,15 +43,24 @@ def climbing(n: int, widths: Widths, inputs: int) -> float:
     return forward(n, widths) + backward(n, widths, inputs)
 
 
+def inverse(n: int, columns: int, rank: int | None = None) -> tuple[float, float]:
+    """To make a damped inverse [n, n], and to multiply so many columns by it."""
+    if rank is None:
+        return n**3 / 3, 2 * n * n * columns  # a Cholesky factor, solved by; or multiplied with an inverse
+    # Y = A U, one triangle of (Y + λU)ᵀ Y, its Cholesky factor L, W = Y L⁻ᵀ; then W (Wᵀ · columns)
+    making = 2 * n * n * rank + n * rank * (rank + 1) + rank**3 / 3 + n * rank * rank
+    return making, 4 * n * rank * columns
+
+
 def curvature(n: int, widths: Widths, kfac: KFAC) -> float:
     """K-FAC on one network, averaged over the periods at which it is renewed."""
     total, rows = 0.0, -(-n // kfac.row_every)
     for fan_in, fan_out in pairwise(widths):
         P, G = fan_in + 1, fan_out
         factors = rows * (P * (P + 1) + G * (G + 1))  # one triangle of each
-        inverses = (P**3 + G**3) / 3  # Cholesky factors
-        steps = 2 * P * P * G + 2 * P * G * G  # solved for by those, or multiplied with an inverse
-        total += factors / kfac.factor_every + inverses / kfac.inverse_every + steps
+        making_P, by_P = inverse(P, G, kfac.rank_of(P))
+        making_G, by_G = inverse(G, P)
+        total += factors / kfac.factor_every + (making_P + making_G) / kfac.inverse_every + by_P + by_G
     return total
 
 

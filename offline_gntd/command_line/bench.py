@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-EVERY_UPDATE = "gntd3_bc@kfac.factor_every=1@kfac.inverse_every=1"  # as the paper has it
+EVERY_UPDATE = "gntd3_bc@kfac.factor_every=1@kfac.inverse_every=1@kfac.rank=none"  # as the paper has it
 PEER_PYTHON = Path(".venv-d3rlpy/bin/python")
 
 
