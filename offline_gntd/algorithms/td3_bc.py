@@ -119,6 +119,6 @@ class TD3BCAgent(ActorCritic):
 
 PRESETS = {
     "td3_bc": Preset("TD3+BC", TD3BC()),
-    # both factors averaged: docs/differences.md; its learning rate: docs/choosing.md
-    "gntd3_bc": Preset("GNTD3+BC", TD3BC(kfac=KFAC(damping=0.25, momentum=0.2, average_G=True))),
+    # both factors averaged: docs/differences.md; its learning rate and rank: docs/choosing.md
+    "gntd3_bc": Preset("GNTD3+BC", TD3BC(kfac=KFAC(damping=0.25, momentum=0.2, average_G=True, rank=64))),
 }
