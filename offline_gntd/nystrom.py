@@ -11,7 +11,7 @@ eigenvectors. The inverse is kept as W and a column of 1/λ side by side, [netwo
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -34,10 +34,15 @@ def room(like: Tensor, rank: int) -> Tensor:
 
 
 def of_damping_alone(damping: Tensor, n: int, rank: int) -> Tensor:
-    """I/λ for the damping of networks; W is drawn, the same each time, and too small to count beside it."""
-    drawn = torch.randn(n, rank, generator=torch.Generator().manual_seed(0)).to(damping.device)
+    """I/λ for the damping of networks, with a W that is too small to count beside it."""
     scale = (1 / damping)[:, None, None]
-    return torch.cat([1e-6 * drawn * scale.sqrt(), scale.expand(-1, n, 1)], -1)
+    return torch.cat([1e-6 * drawn(n, rank, damping.device) * scale.sqrt(), scale.expand(-1, n, 1)], -1)
+
+
+@cache
+def drawn(n: int, rank: int, device: torch.device) -> Tensor:
+    """The test vectors everything begins from: always the same, and on a device copied there once."""
+    return torch.randn(n, rank, generator=torch.Generator().manual_seed(0)).to(device)
 
 
 def damped_leading(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
