@@ -1,10 +1,10 @@
 """How far K-FAC's economies move its step: python benchmarks/kfac_steps.py DATASET [UPDATES]
 
 GNTD3+BC trains on the dataset, seed 0. Now and then, at the last update before inverses are renewed, its step
-d is compared, layer by layer, with the one whose inverses are whole and of that very update, d*. Printed is
-‖d − d*‖ / ‖d*‖, the mean of both critics: for whole inverses of the last renewal (their age alone) and as the
-preset has them (age and rank). Beside it, what rank leaves out: the first eigenvalue beyond it over the
-damping, of P, and what it would be of G.
+d is compared, layer by layer, with the one whose inverses are whole and of the factors as they are then, d*.
+Printed is ‖d − d*‖ / ‖d*‖, the mean of both critics: for whole inverses of the last renewal (their age alone)
+and as the preset has them (age and rank). Beside it, what rank leaves out: the first eigenvalue beyond it
+over the damping, of P, and what it would be of G.
 """
 
 import sys
@@ -60,6 +60,7 @@ def main(name: str, updates: int) -> None:
             continue
         sides = [*zip(curvature.P, curvature.G, strict=True)]
         now = [[whole(factor, damping) for factor in both] for both in sides]
+        assert not curvature.failures.any(), "the damping in force is not the preset's"
         if update not in LOOKS:
             renewed = now
             continue

@@ -56,8 +56,8 @@ class KFAC:
             raise ValueError(f"split must be 'even' or 'trace', not {self.split!r}")
 
     def rank_of(self, n: int) -> int | None:
-        """The directions inverted of P [n, n]; none, where all are: more than half would cost more."""
-        return self.rank if self.rank is not None and n > 2 * self.rank else None
+        """The directions inverted of P [n, n]; none, where all are: a third of them costs as much to make."""
+        return self.rank if self.rank is not None and n > 3 * self.rank else None
 
 
 def mean_eigenvalue(factor: Tensor) -> Tensor:
@@ -79,9 +79,13 @@ class Form(NamedTuple):
     passes: int = 1  # how often it is made the first time
 
 
-WHOLE = Form(squares, damped_inverse, inverse_times, lambda damping, n: identity(1 / damping, n))
+def inverse_of_damping(damping: Tensor, n: int) -> Tensor:
+    return identity(1 / damping, n)
+
+
+WHOLE = Form(squares, damped_inverse, inverse_times, inverse_of_damping)
 # 5/8 of the arithmetic to make; four products for one
-HALVES = Form(squares, damped_halves, halves_times, lambda damping, n: identity(1 / damping, n))
+HALVES = Form(squares, damped_halves, halves_times, inverse_of_damping)
 # a Cholesky factor: a third of the arithmetic; to solve by it is slow
 ROOT = Form(transposed_squares, damped_root, solution, lambda damping, n: identity(damping.sqrt(), n))
 OFTEN = 10  # updates; an inverse that lasts as long may take its time to make
@@ -89,7 +93,7 @@ OFTEN = 10  # updates; an inverse that lasts as long may take its time to make
 
 @cache
 def leading(rank: int) -> Form:
-    """Known along so many directions: 2 rank / n of the arithmetic to multiply by, and less to make."""
+    """Known along so many directions: 2 rank / n of a whole one's arithmetic to multiply by."""
     return Form(
         partial(nystrom.room, rank=rank),
         nystrom.damped_leading,
@@ -178,11 +182,8 @@ class KroneckerFactors:
         for layer, p, q in zip(gradient.layers, tape.inputs, tape.signals, strict=True):
             fan_in, fan_out = layer.shape[-2:]
             rank = config.rank_of(fan_in)
-            whole_P, whole_G = (
-                cheapest_form(n, columns, config.inverse_every)
-                for n, columns in ((fan_in, fan_out), (fan_out, fan_in))
-            )
-            for x, form in (p, leading(rank) if rank else whole_P), (q, whole_G):
+            for x, n, columns, kept in (p, fan_in, fan_out, rank), (q, fan_out, fan_in, None):
+                form = leading(kept) if kept else cheapest_form(n, columns, config.inverse_every)
                 sides.append((x[:, :: config.row_every], form))
         factors, self._groups = grouped(sides)
         self.P, self.G = factors[0::2], factors[1::2]

@@ -21,9 +21,8 @@ from offline_gntd.products import aligned, cholesky, each, mirrored, plus_produc
 
 PASSES = 4  # after which drawn test vectors have found what they are to follow
 SHIFT = 1e-3  # of λ, added to A: no test vector vanishes, whatever becomes of A
-SLACK = (
-    3e-6  # of its diagonal, added to L Lᵀ: rounding leaves it definite, however alike the columns of Y are
-)
+# of its diagonal, for every direction, added to L Lᵀ: rounding leaves it definite, if Y's columns are alike
+SLACK = torch.finfo(torch.float32).eps / 2
 
 
 def room(like: Tensor, rank: int) -> Tensor:
@@ -53,6 +52,7 @@ def damped_leading(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
     Y, damped = (aligned(out, *W.shape) for _ in range(2))
     gram, inverse_root = (out.new_empty(networks, rank, rank) for _ in range(2))
     root = torch.zeros_like(gram).mT  # LAPACK goes by columns
+    slack = 1 + SLACK * rank
     identity, diagonal = torch.eye(rank, device=out.device).expand_as(gram), gram.diagonal(dim1=-2, dim2=-1)
     mirror, multiply, factorise = mirrored(factor), product(factor, W, out=Y), cholesky(gram, out=root)
 
@@ -63,7 +63,7 @@ def damped_leading(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
         Y.addcmul_(W, damping, value=SHIFT)
         torch.addcmul(Y, W, damping, out=damped)
         torch.bmm(damped.mT, Y, out=gram)
-        diagonal.mul_(1 + SLACK)
+        diagonal.mul_(slack)
         failed = factorise()
         torch.linalg.solve_triangular(root, identity, upper=False, out=inverse_root)
         torch.bmm(Y, inverse_root.div_(damping.sqrt()).mT, out=W)

@@ -61,7 +61,7 @@ def _matmul(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
 
 def plus_product(base: Tensor, a: Tensor, b: Tensor, out: Tensor) -> Callable[..., Any]:
     """A call that sets out ← beta base + alpha a @ b, for the beta and alpha given; without, 1."""
-    if b.shape[-1] == 1 and not on_device(a):
+    if b.shape[-1] == 1 < a.shape[-2] and not on_device(a):
         columns = (base[..., 0], a, b[..., 0])
         return each(
             [
@@ -230,8 +230,9 @@ def damped_root(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
 
 
 def where_sound(matrices: Sequence[Tensor], alone: Callable[[int], Tensor]) -> Tensor | None:
-    """Which of the matrices [networks, …, …] are free of NaN: [networks, matrices]; None, where it can be
-    known that all are. Where matrix i is not, alone(i) takes its place."""
+    """Which of the matrices [networks, …, …] are free of NaN, which what failed has in its diagonal too:
+    [networks, matrices]; None, where it can be known that all are. Where matrix i is not, alone(i) takes its
+    place."""
     diagonals = [_diagonal(matrix) for matrix in matrices]
     if not on_device(diagonals[0]) and math.isfinite(torch.cat(diagonals, -1).sum().item()):
         return None

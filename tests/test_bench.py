@@ -42,6 +42,10 @@ def test_leading_directions_cost_as_many_of_the_whole_as_they_are():
     whole, half, few = (flops.inverse(300, 200, rank)[1] for rank in (None, 150, 30))
     assert whole == half == 5 * few
     assert flops.inverse(300, 200, 30)[0] < flops.inverse(300, 200)[0]
+    ranked, all_of_them = (flops.curvature(256, (23, 256, 256, 1), KFAC(rank=rank)) for rank in (64, None))
+    multiplied = sum(flops.inverse(257, columns)[1] / 257 * (257 - 128) for columns in (256, 1))
+    made = 2 * (flops.inverse(257, 1)[0] - flops.inverse(257, 1, 64)[0]) / 20
+    assert all_of_them - ranked == pytest.approx(multiplied + made)
 
 
 @pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "td", "dqn"])
