@@ -41,16 +41,16 @@ class Sampler:
     lasts until the next is drawn."""
 
     def __init__(self, task: Task, batch: int, generators: Sequence[torch.Generator]):
-        self.task, self.batch, self.generators = task, batch, generators
-        self._drawn = torch.empty(len(generators) * batch, row_width(task), device=generators[0].device)
+        self.task, self.generators, device = task, generators, generators[0].device
+        self._index = torch.empty(len(generators) * batch, dtype=torch.int64, device=device)
+        self._index_by_seed = self._index.split(batch)
+        self._drawn = torch.empty(len(generators) * batch, row_width(task), device=device)
         self._by_seed = self._drawn.unflatten(0, (len(generators), batch))
         self._columns = from_rows(self._by_seed, task)
 
     def __call__(self, rows: Tensor) -> Transitions:
         """[seeds, batch, …] of rows [n, row_width]."""
-        draws = [
-            torch.randint(len(rows), (self.batch,), generator=g, device=g.device) for g in self.generators
-        ]
-        index = draws[0] if len(draws) == 1 else torch.cat(draws)
-        torch.index_select(rows, 0, index, out=self._drawn)
+        for index, generator in zip(self._index_by_seed, self.generators, strict=True):
+            index.random_(len(rows), generator=generator)
+        torch.index_select(rows, 0, self._index, out=self._drawn)
         return from_rows(self._by_seed, self.task) if self.task.discrete else self._columns
