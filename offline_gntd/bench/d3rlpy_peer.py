@@ -1,9 +1,10 @@
 """d3rlpy's updates, timed in a process of its own: it needs versions of other packages than ours.
 
 Run by the Python of an environment that has d3rlpy, with nothing of this package. It reads one JSON object
-per line {algorithm, obs_dim, action_dim, config, seconds} and answers each with its updates per second.
+per line {algorithm, obs_dim, action_dim, rows, config, seconds} and answers each with its updates per second.
 """
 
+import functools
 import json
 import sys
 import time
@@ -13,14 +14,12 @@ import numpy as np
 import structlog
 import torch
 
-ROWS = 100_000
-
 
 def encoder(widths):
     return d3rlpy.models.VectorEncoderFactory(list(widths))
 
 
-def made(algorithm, config):
+def made(algorithm, config, obs_dim):
     """Their algorithm with our widths and batch, everything else as they have it."""
     networks = {
         "actor_encoder_factory": encoder(config["widths"]),
@@ -30,7 +29,8 @@ def made(algorithm, config):
     if algorithm == "bc":
         return d3rlpy.algos.BCConfig(encoder_factory=encoder(config["widths"]), **batch)
     if algorithm == "td3_bc":
-        scaler = d3rlpy.preprocessing.StandardObservationScaler()
+        # what they would find in `episodes`, one transition at a time
+        scaler = d3rlpy.preprocessing.StandardObservationScaler(mean=np.zeros(obs_dim), std=np.ones(obs_dim))
         return d3rlpy.algos.TD3PlusBCConfig(observation_scaler=scaler, **networks, **batch)
     if algorithm == "bcq":
         vae = {"imitator_encoder_factory": encoder(config["vae_widths"])}
@@ -38,26 +38,24 @@ def made(algorithm, config):
     return d3rlpy.algos.CQLConfig(n_action_samples=config["samples"], **networks, **batch)
 
 
-def episodes(obs_dim, action_dim):
+@functools.cache
+def episodes(rows, obs_dim, action_dim):
     rng = np.random.default_rng(0)
-    ends = (np.arange(ROWS) % 1000 == 999).astype(np.float32)
+    ends = (np.arange(rows) % 1000 == 999).astype(np.float32)
     return d3rlpy.dataset.MDPDataset(
-        rng.standard_normal((ROWS, obs_dim), np.float32),
-        np.tanh(rng.standard_normal((ROWS, action_dim), np.float32)),
-        rng.standard_normal((ROWS, 1), np.float32),
-        terminals=np.zeros(ROWS, np.float32),
+        rng.standard_normal((rows, obs_dim), np.float32),
+        np.tanh(rng.standard_normal((rows, action_dim), np.float32)),
+        rng.standard_normal((rows, 1), np.float32),
+        terminals=np.zeros(rows, np.float32),
         timeouts=ends,
     )
 
 
 class Subject:
     def __init__(self, request):
-        self.dataset = episodes(request["obs_dim"], request["action_dim"])
-        self.algorithm = made(request["algorithm"], request["config"]).create(device="cpu")
-        if self.algorithm.observation_scaler:
-            self.algorithm.observation_scaler.fit_with_transition_picker(
-                self.dataset.episodes, self.dataset.transition_picker
-            )
+        self.dataset = episodes(request["rows"], request["obs_dim"], request["action_dim"])
+        algorithm = made(request["algorithm"], request["config"], request["obs_dim"])
+        self.algorithm = algorithm.create(device="cpu")
         self.algorithm.build_with_dataset(self.dataset)
         self.batch = request["config"]["batch_size"]
         self.update()

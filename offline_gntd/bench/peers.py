@@ -19,10 +19,11 @@ class D3rlpy:
     name = "d3rlpy"
     algorithms = ("bc", "td3_bc", "bcq", "cql")
 
-    def __init__(self, python: Path):
+    def __init__(self, python: Path, rows: int):
         there = shutil.which(python)
         if not there or subprocess.run([there, "-c", "import d3rlpy"], capture_output=True).returncode:
             raise UserError(f"no Python with d3rlpy at {python}; make such an environment with: make peers")
+        self.rows = rows  # of the transitions it draws from, as many as ours
         self.rates: dict[str, list[float]] = {}
         self._process = subprocess.Popen(
             [python, Path(__file__).with_name("d3rlpy_peer.py")],
@@ -42,6 +43,7 @@ class D3rlpy:
             "algorithm": name,
             "obs_dim": task.obs_dim,
             "action_dim": task.action_dim,
+            "rows": self.rows,
             "seconds": seconds,
         }
         assert self._process.stdin is not None  # it was started with both pipes

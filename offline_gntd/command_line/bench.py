@@ -29,7 +29,7 @@ def bench(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from offline_gntd.algorithms import CATALOGUE
-    from offline_gntd.bench.measurement import Bench
+    from offline_gntd.bench.measurement import ROWS, Bench
     from offline_gntd.bench.peers import D3rlpy
     from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, settings
     from offline_gntd.errors import UserError, unknown
@@ -50,7 +50,7 @@ def bench(args: argparse.Namespace) -> None:
         for size in args.sizes
         if SIZES[size].discrete == settings(name).discrete and size != main[name]
     ]
-    peers = [D3rlpy(args.peer_python)] if args.peers else []
+    peers = [D3rlpy(args.peer_python, ROWS)] if args.peers else []
     measured = Bench([*main.items(), *further], args.workers, args.seconds)
     total = args.rounds * len(measured.subjects)
     with tqdm(total=total, desc="bench", unit="timing", disable=not sys.stderr.isatty()) as bar:
