@@ -55,6 +55,7 @@ def damped_leading(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
     slack = 1 + SLACK * rank
     identity, diagonal = torch.eye(rank, device=out.device).expand_as(gram), gram.diagonal(dim1=-2, dim2=-1)
     mirror, multiply, factorise = mirrored(factor), product(factor, W, out=Y), cholesky(gram, out=root)
+    make_gram, make_W = product(damped.mT, Y, out=gram), product(Y, inverse_root.mT, out=W)
 
     def call(damping: Tensor) -> None:
         damping = damping[:, None, None]
@@ -62,11 +63,12 @@ def damped_leading(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
         multiply()
         Y.addcmul_(W, damping, value=SHIFT)
         torch.addcmul(Y, W, damping, out=damped)
-        torch.bmm(damped.mT, Y, out=gram)
+        make_gram()
         diagonal.mul_(slack)
         failed = factorise()
         torch.linalg.solve_triangular(root, identity, upper=False, out=inverse_root)
-        torch.bmm(Y, inverse_root.div_(damping.sqrt()).mT, out=W)
+        inverse_root.div_(damping.sqrt())
+        make_W()
         scale.copy_(1 / damping)
         if failed is not None:
             out.masked_fill_(failed, torch.nan)

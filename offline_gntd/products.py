@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from offline_gntd import openblas
+
 ALIGNED = 16  # floats in a cache line: rows that start on one are multiplied at the full rate
 NARROW = 16  # columns; below that a product's transpose is several times faster
 STRIP = 64  # rows of a symmetric product that are made at once, as far as the diagonal
@@ -38,18 +40,18 @@ def aligned(like: Tensor, *shape: int) -> Tensor:
 def product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     """A call that sets out ← a @ b, for [networks, …, …] that stay where they are.
 
-    It is torch.bmm, but for what is slow there: outer products, one column, few columns, one network.
+    It is OpenBLAS where that is the faster, else torch.bmm, but for what is slow there: outer products, one
+    column, few columns, one network.
     """
     if a.shape[-1] == 1:
         return partial(torch.mul, a, b, out=out)
-    if b.shape[-1] == 1 and not on_device(a):
-        return each(
-            [
-                partial(torch.mv, *pair, out=result)
-                for *pair, result in zip(a, b[..., 0], out[..., 0], strict=True)
-            ]
-        )
-    if b.shape[-1] < NARROW and not on_device(a):
+    if on_device(a):
+        return _matmul(a, b, out)
+    if b.shape[-1] == 1:
+        return _each_network(_times_column, a, b[..., 0], out[..., 0])
+    if openblas.takes(a, b, out):
+        return _each_network(openblas.product, a, b, out)
+    if b.shape[-1] < NARROW:
         transposed = torch.empty_like(out.mT.contiguous())
         return each([_matmul(b.mT, a.mT, out=transposed), partial(out.copy_, transposed.mT)])
     return _matmul(a, b, out)
@@ -59,16 +61,26 @@ def _matmul(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     return partial(torch.mm, a[0], b[0], out=out[0]) if len(a) == 1 else partial(torch.bmm, a, b, out=out)
 
 
+def _times_column(a: Tensor, column: Tensor, out: Tensor) -> Callable[[], Any]:
+    return partial(torch.mv, a, column, out=out)
+
+
+def _plus_column(base: Tensor, a: Tensor, column: Tensor, out: Tensor) -> Callable[..., Any]:
+    return partial(torch.addmv, base, a, column, out=out)
+
+
+def _each_network(plan: Callable[..., Callable[..., Any]], *stacks: Tensor) -> Callable[..., Any]:
+    """A call for each network in turn, planned for its matrices."""
+    calls = [plan(*matrices) for matrices in zip(*stacks, strict=True)]
+    return calls[0] if len(calls) == 1 else each(calls)
+
+
 def plus_product(base: Tensor, a: Tensor, b: Tensor, out: Tensor) -> Callable[..., Any]:
     """A call that sets out ← beta base + alpha a @ b, for the beta and alpha given; without, 1."""
     if b.shape[-1] == 1 < a.shape[-2] and not on_device(a):
-        columns = (base[..., 0], a, b[..., 0])
-        return each(
-            [
-                partial(torch.addmv, *operands, out=result)
-                for *operands, result in zip(*columns, out[..., 0], strict=True)
-            ]
-        )
+        return _each_network(_plus_column, base[..., 0], a, b[..., 0], out[..., 0])
+    if base is out and not on_device(a) and openblas.takes(a, b, out):
+        return _each_network(openblas.add_product, a, b, out)
     if len(a) == 1:
         return partial(torch.addmm, base[0], a[0], b[0], out=out[0])
     return partial(torch.baddbmm, base, a, b, out=out)
@@ -178,7 +190,7 @@ def damped_halves(factor: Tensor, out: Tensor) -> Callable[[Tensor], None]:
     steps = each(
         [
             _inversion(A),
-            partial(torch.bmm, B, A, out=T),
+            product(B, A, out=T),
             *_less_product(S, T, B),
             _inversion(S),
         ]
@@ -201,10 +213,11 @@ def halves_times(halves: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     rest = torch.empty_like(lower)
     return each(
         [
-            partial(torch.baddbmm, lower, T, upper, alpha=-1, out=rest),
-            partial(torch.bmm, S, rest, out=out_lower),
-            partial(torch.bmm, A, upper, out=out_upper),
-            partial(torch.baddbmm, out_upper, T.mT, out_lower, alpha=-1, out=out_upper),
+            partial(rest.copy_, lower),
+            partial(plus_product(rest, T, upper, out=rest), alpha=-1),
+            product(S, rest, out=out_lower),
+            product(A, upper, out=out_upper),
+            partial(plus_product(out_upper, T.mT, out_lower, out=out_upper), alpha=-1),
         ]
     )
 
@@ -256,11 +269,11 @@ def _inversion(matrices: Tensor) -> Callable[[], Any]:
     return each(
         [
             _inversion(A),
-            partial(torch.bmm, B, A, out=T),
+            product(B, A, out=T),
             *_less_product(C, T, B),
             _inversion(C),
-            partial(torch.baddbmm, B, C, T, beta=0, alpha=-1, out=B),
-            partial(torch.baddbmm, A, T.mT, B, alpha=-1, out=A),
+            partial(plus_product(B, C, T, out=B), beta=0, alpha=-1),
+            partial(plus_product(A, T.mT, B, out=A), alpha=-1),
             partial(matrices[:, : n // 2, n // 2 :].copy_, B.mT),
         ]
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from offline_gntd import openblas
 from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.datasets import build
 from offline_gntd.datasets.discrete import Recipe
@@ -32,6 +33,14 @@ def shared():
     if not SHARED.exists():
         pytest.skip(f"no {SHARED}")
     return SHARED
+
+
+@pytest.fixture(params=["torch", "OpenBLAS"])
+def library(request, monkeypatch):
+    """Each that may multiply, whichever is the faster here."""
+    if request.param == "OpenBLAS" and openblas._path() is None:
+        pytest.skip("no OpenBLAS of our own on this kind of machine")
+    monkeypatch.setattr(openblas, "is_faster", lambda: request.param == "OpenBLAS")
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from conftest import seeded
 from offline_gntd.algorithms import CATALOGUE, preset
 from offline_gntd.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("library")
+
 CONTINUOUS = [name for name, preset in CATALOGUE.items() if not preset.config.discrete]
 SAMPLED = plain.rows()
 

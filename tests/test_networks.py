@@ -6,6 +6,8 @@ from conftest import seeded
 
 from offline_gntd.networks import MLP, Gradient, Tape
 
+pytestmark = pytest.mark.usefixtures("library")
+
 
 def autograd_output(network, x):
     """The same network by plain operations that autograd follows, from leaf weights."""

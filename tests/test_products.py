@@ -18,6 +18,7 @@ from offline_gntd.products import (
     where_sound,
 )
 
+pytestmark = pytest.mark.usefixtures("library")
 GENERATOR = torch.Generator().manual_seed(0)
 FLOATS = torch.empty(0)
 

@@ -8,6 +8,8 @@ import torch
 
 from offline_gntd.algorithms import CATALOGUE, preset
 
+pytestmark = pytest.mark.usefixtures("library")
+
 
 class Reference:
     def __init__(self, config, agent):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from offline_gntd import openblas
 from offline_gntd.datasets import flat, minari_store
 from offline_gntd.datasets.dataset import About, Dataset, Missing
 from offline_gntd.errors import UserError
@@ -80,4 +81,6 @@ def words(options: dict[str, Any]) -> str:
 
 
 def versions() -> dict[str, str]:
-    return {package: version(package) for package in PACKAGES} | {"python": platform.python_version()}
+    """Of all that the bits of a set depend on."""
+    packages = {package: version(package) for package in PACKAGES}
+    return packages | {"python": platform.python_version(), "products": openblas.who_multiplies()}

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from offline_gntd import extensions
+from offline_gntd import extensions, openblas
 
 PACKAGES = ("offline_gntd", "torch", "numpy", "gymnasium", "mujoco", "minari")
 
@@ -42,7 +42,13 @@ def _installed() -> dict[str, str]:
 
 @functools.cache
 def machine() -> dict[str, Any]:
-    return {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform(), "host": platform.node()}
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "products": openblas.who_multiplies(),
+        "system": platform.platform(),
+        "host": platform.node(),
+    }
 
 
 def _cpu() -> str:
