@@ -9,7 +9,7 @@ import functools
 import importlib.util
 import os
 from collections.abc import Callable
-from ctypes import c_float, c_int, c_void_p
+from ctypes import byref, c_char_p, c_float, c_int, c_void_p
 from functools import partial
 from importlib.metadata import version
 from itertools import takewhile
@@ -52,6 +52,23 @@ def add_product(a: Tensor, b: Tensor, out: Tensor) -> Callable[..., None]:
     def call(beta: float = 1, alpha: float = 1) -> None:
         scale.value, weight.value = beta, alpha
         add()
+
+    return call
+
+
+def cholesky(matrix: Tensor) -> Callable[[], bool]:
+    """A call that makes a symmetric matrix its lower Cholesky factor, leaves what is above the diagonal, and
+    says whether there was none."""
+    of_columns = b"U" if _rows(matrix) else b"L"  # LAPACK takes rows for columns, and what is below for above
+    _, where, apart = _operand(matrix)
+    size, failed = c_int(len(matrix)), c_int()
+    factorise = partial(
+        _library().scipy_spotrf_, c_char_p(of_columns), byref(size), where, byref(apart), byref(failed)
+    )
+
+    def call() -> bool:
+        factorise()
+        return failed.value != 0
 
     return call
 

@@ -311,13 +311,29 @@ def _small_inversion(matrices: Tensor) -> Callable[[], None]:
 
 
 def cholesky(matrices: Tensor, out: Tensor) -> Callable[[], Tensor | None]:
-    """A call that sets out ← the lower Cholesky factors of matrices, and says which failed [networks, 1, 1];
-    None, where it can be known that all went well."""
+    """A call that sets out ← the lower Cholesky factors of matrices, anything above the diagonal, and says
+    which failed [networks, 1, 1]; None, where it can be known that all went well."""
+    if not on_device(out) and openblas.takes(out):
+        return _cholesky_by_openblas(matrices, out)
     info = torch.empty(len(matrices), dtype=torch.int32, device=matrices.device)
 
     def factorise() -> Tensor | None:
         torch.linalg.cholesky_ex(matrices, out=(out, info))
         return (info != 0)[:, None, None] if on_device(info) or any(info.tolist()) else None
+
+    return factorise
+
+
+def _cholesky_by_openblas(matrices: Tensor, out: Tensor) -> Callable[[], Tensor | None]:
+    networks, diagonal = [openblas.cholesky(matrix) for matrix in out], _diagonal(out)
+
+    def factorise() -> Tensor | None:
+        if matrices is not out:
+            out.copy_(matrices)
+        failed = [network() for network in networks]
+        if not any(failed) and math.isfinite(diagonal.sum().item()):  # it goes on with NaN
+            return None
+        return (torch.tensor(failed) | ~diagonal.sum(-1).isfinite())[:, None, None]
 
     return factorise
 

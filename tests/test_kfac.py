@@ -11,6 +11,8 @@ from offline_gntd.kfac import HALVES, KFAC, ROOT, WHOLE, KroneckerFactors, leadi
 from offline_gntd.networks import MLP, Gradient, Tape
 from offline_gntd.products import SMALL
 
+pytestmark = pytest.mark.usefixtures("library")
+
 
 def second_moment(x):
     """E[x xᵀ] over the samples of x [..., batch, n]."""

@@ -6,6 +6,8 @@ import torch
 from offline_gntd.nystrom import PASSES, damped_leading, drawn, leading_times, of_damping_alone, room
 from offline_gntd.products import STRIP, where_sound
 
+pytestmark = pytest.mark.usefixtures("library")
+
 DAMPING = torch.tensor([0.1, 1.0, 10.0])
 
 

@@ -62,6 +62,21 @@ def test_products_of_matrices_however_they_lie(m, k, n):
 
 
 @installed
+@pytest.mark.parametrize("by_rows", [True, False])
+@pytest.mark.parametrize("n", [1, 5, 257])
+def test_cholesky_factors_however_they_lie(n, by_rows):
+    x = torch.randn(2 * n, n, generator=torch.Generator().manual_seed(n))
+    symmetric, factor = x.mT @ x / n + 0.1 * torch.eye(n), matrix(n, n, by_rows)
+    above = torch.full((n, n), 7.0).triu(1)  # not read, and left
+    factor.copy_(symmetric.tril() + above)
+    factorise = openblas.cholesky(factor)
+    assert factorise() is False
+    torch.testing.assert_close(factor, torch.linalg.cholesky(symmetric) + above, rtol=1e-3, atol=1e-3)
+    factor.copy_(-torch.eye(n))
+    assert factorise() is True
+
+
+@installed
 def test_nothing_is_written_between_the_rows():
     whole = torch.zeros(8, 16)
     openblas.product(torch.ones(8, 3), torch.ones(3, 10), whole[:, :10])()

@@ -83,4 +83,4 @@ def words(options: dict[str, Any]) -> str:
 def versions() -> dict[str, str]:
     """Of all that the bits of a set depend on."""
     packages = {package: version(package) for package in PACKAGES}
-    return packages | {"python": platform.python_version(), "products": openblas.who_multiplies()}
+    return {"python": platform.python_version(), **packages, "products": openblas.who_multiplies()}

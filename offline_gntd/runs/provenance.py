@@ -31,24 +31,19 @@ def commit() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of the packages a number depends on, and of the user's own files."""
+    """Of Python, of the packages and the matrix products a number depends on, and of the user's own files."""
     return _installed() | extensions.fingerprints()
 
 
 @functools.cache
 def _installed() -> dict[str, str]:
-    return {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
+    packages = {package: version(package) for package in PACKAGES}
+    return {"python": platform.python_version(), **packages, "products": openblas.who_multiplies()}
 
 
 @functools.cache
 def machine() -> dict[str, Any]:
-    return {
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "products": openblas.who_multiplies(),
-        "system": platform.platform(),
-        "host": platform.node(),
-    }
+    return {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform(), "host": platform.node()}
 
 
 def _cpu() -> str:
