@@ -1,0 +1,48 @@
+"""Updates with torch's matrix products and with OpenBLAS's: python benchmarks/libraries.py [PRESET …]
+
+They take turns. Nothing here asks whether this is a machine on which OpenBLAS is known to be the faster: it
+is how to find out whether another is one.
+"""
+
+import sys
+from statistics import median
+from unittest import mock
+
+from offline_gntd import openblas, processes
+from offline_gntd.bench.measurement import ROWS
+from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, Subject, gemm_flops, settings, transitions
+from offline_gntd.command_line.bench import EVERY_UPDATE
+
+PRESETS = ("td", "gntd", "gntd_plain", "bc", "td3_bc", "gntd3_bc", EVERY_UPDATE, "bcq", "cql")
+ROUNDS, SECONDS = 15, 0.3
+
+
+def choose(faster: bool):
+    return mock.patch.object(openblas, "is_faster", return_value=faster)
+
+
+def main(presets: tuple[str, ...]) -> None:
+    rows = {}
+    for name in presets:
+        size = MAIN_SIZE[settings(name).discrete]
+        if size not in rows:
+            rows[size] = transitions(SIZES[size], ROWS)
+        rates: dict[bool, list[float]] = {False: [], True: []}
+        subjects, products = {}, {}
+        for faster in rates:
+            with choose(faster):
+                subjects[faster], products[faster] = Subject(name, size, rows[size]), gemm_flops() / 1e9
+        for _ in range(ROUNDS):
+            for faster, subject in subjects.items():
+                rates[faster].append(subject.rate(SECONDS))
+        ratio = median(ours / torchs for torchs, ours in zip(*rates.values(), strict=True))
+        print(
+            f"{name}: {median(rates[False]):,.4g} updates/s by torch ({products[False]:.0f} GFLOP/s), "
+            f"{median(rates[True]):,.4g} by OpenBLAS ({products[True]:.0f}), {ratio:.2f} times as many",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    processes.prepare()
+    main(tuple(sys.argv[1:]) or PRESETS)
