@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offline_gntd.products import aligned, cholesky, each, mirrored, plus_product, product
+from offline_gntd.products import add_product, aligned, cholesky, each, mirrored, product
 
 PASSES = 4  # after which drawn test vectors have found what they are to follow
 SHIFT = 1e-3  # of λ, added to A: no test vector vanishes, whatever becomes of A
@@ -80,5 +80,5 @@ def leading_times(inverse: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     """A call that sets out ← inverse · b."""
     W, scale = inverse[..., :-1], inverse[..., -1:]
     along = b.new_empty(len(W), W.shape[-1], b.shape[-1])
-    less = partial(plus_product(out, W, along, out=out), alpha=-1)
+    less = partial(add_product(W, along, out=out), alpha=-1)
     return each([product(W.mT, b, out=along), partial(torch.mul, b, scale, out=out), less])

@@ -1,7 +1,10 @@
-"""Matrix products by OpenBLAS, which on AMD's Zen 4 is faster than torch's MKL (docs/performance.md).
+"""Matrix products and Cholesky factors by OpenBLAS, on AMD's Zen 4 faster than torch's (docs/performance.md).
 
 Left to itself it would take its kernels for Intel's AVX-512 there, but those for AVX2 are the fast ones. They
 are chosen as it is loaded, so this is a library of our own: numpy's belongs to whoever imports numpy first.
+
+A plan holds addresses. It keeps what is there from being freed, but must not outlive a tensor's being moved
+elsewhere, as share_memory_() and multiprocessing do.
 """
 
 import ctypes
@@ -19,14 +22,14 @@ import torch
 from torch import Tensor
 
 PACKAGE = "scipy_openblas32"
-LOADED_WITH = {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "1"}
-BY_ROWS, AS_IT_IS, TRANSPOSED = c_int(101), c_int(111), c_int(112)  # of <cblas.h>
+KERNELS, THREADS = "Haswell", 1
+BY_ROWS, AS_IT_IS, TRANSPOSED = c_int(101), c_int(111), c_int(112)  # CblasRowMajor, CblasNoTrans, CblasTrans
 
 
 @functools.cache
 def is_faster() -> bool:
-    """Whether it is installed, on a machine where it is worth it."""
-    return _zen4() and _path() is not None
+    """Whether it is here, on a machine where it is worth it."""
+    return _zen4() and _library() is not None
 
 
 def who_multiplies() -> str:
@@ -35,8 +38,8 @@ def who_multiplies() -> str:
 
 
 def takes(*matrices: Tensor) -> bool:
-    """Whether it multiplies these: float32 in rows, or in columns, that do not overlap."""
-    return is_faster() and all(x.dtype == torch.float32 and (_rows(x) or _rows(x.mT)) for x in matrices)
+    """Whether it is to multiply these, matrices or stacks of them."""
+    return is_faster() and all(map(_lies_there, matrices))
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], None]:
@@ -59,11 +62,12 @@ def add_product(a: Tensor, b: Tensor, out: Tensor) -> Callable[..., None]:
 def cholesky(matrix: Tensor) -> Callable[[], bool]:
     """A call that makes a symmetric matrix its lower Cholesky factor, leaves what is above the diagonal, and
     says whether there was none."""
+    _check(matrix.shape[0] == matrix.shape[1], matrix)
     of_columns = b"U" if _rows(matrix) else b"L"  # LAPACK takes rows for columns, and what is below for above
     _, where, apart = _operand(matrix)
     size, failed = c_int(len(matrix)), c_int()
     factorise = partial(
-        _library().scipy_spotrf_, c_char_p(of_columns), byref(size), where, byref(apart), byref(failed)
+        _functions().scipy_spotrf_, c_char_p(of_columns), byref(size), where, byref(apart), byref(failed)
     )
 
     def call() -> bool:
@@ -74,12 +78,24 @@ def cholesky(matrix: Tensor) -> Callable[[], bool]:
 
 
 def _planned(a: Tensor, b: Tensor, out: Tensor, beta: c_float, alpha: c_float) -> Callable[[], None]:
+    _check(a.shape[1] == b.shape[0] and out.shape == (a.shape[0], b.shape[1]), a, b, out)
     if not _rows(out):
-        return _planned(b.mT, a.mT, out.mT, beta, alpha)
+        a, b, out = b.mT, a.mT, out.mT
     (a_is, *a_at), (b_is, *b_at), (_, *out_at) = _operand(a), _operand(b), _operand(out)
-    sizes = [c_int(size) for size in (*out.shape, a.shape[-1])]
-    sgemm = _library().scipy_cblas_sgemm
+    sizes = [c_int(size) for size in (*out.shape, a.shape[1])]
+    sgemm = _functions().scipy_cblas_sgemm
     return partial(sgemm, BY_ROWS, a_is, b_is, *sizes, alpha, *a_at, *b_at, beta, *out_at)
+
+
+def _check(fits: bool, *matrices: Tensor) -> None:
+    """OpenBLAS itself takes an address for what it is said to be."""
+    if not fits or not all(map(_lies_there, matrices)):
+        raise ValueError(f"OpenBLAS cannot take {[(x.dtype, x.shape, x.stride()) for x in matrices]}")
+
+
+def _lies_there(x: Tensor) -> bool:
+    """As float32 in rows, or in columns, that do not overlap."""
+    return x.dtype == torch.float32 and (_rows(x) or _rows(x.mT))
 
 
 def _rows(x: Tensor) -> bool:
@@ -95,25 +111,45 @@ def _operand(x: Tensor) -> tuple[c_int, c_void_p, c_int]:
     return how, where, c_int(max(x.stride(0), x.shape[1]))
 
 
+def _functions() -> ctypes.CDLL:
+    library = _library()
+    assert library is not None, "nothing is planned with what is not there"
+    return library
+
+
 @functools.cache
-def _library() -> ctypes.CDLL:
-    path = _path()
-    assert path is not None, "nothing is multiplied by what is not there"
-    before = {name: os.environ.get(name) for name in LOADED_WITH}
-    os.environ.update(LOADED_WITH)
+def _library() -> ctypes.CDLL | None:
+    """With the kernels and the thread it is to have; None if there is no such library."""
     try:
-        return ctypes.CDLL(str(path))
+        library = _loaded()
+        library.scipy_openblas_get_corename.restype = ctypes.c_char_p
+        has = library.scipy_openblas_get_corename().decode(), library.scipy_openblas_get_num_threads()
+        library.scipy_cblas_sgemm.restype, library.scipy_spotrf_.restype = None, None
+    except (OSError, AttributeError):  # none, none for this machine, or one with other names in it
+        return None
+    return library if has == (KERNELS, THREADS) else None  # somebody may have loaded it before, otherwise
+
+
+def _loaded() -> ctypes.CDLL:
+    wanted = {"OPENBLAS_CORETYPE": KERNELS, "OPENBLAS_NUM_THREADS": str(THREADS)}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        return ctypes.CDLL(str(_path()))
     finally:  # other libraries, and processes we start, are to have what the user set
         for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
-def _path() -> Path | None:
+def _path() -> Path:
     """Of the library in its package, which is not imported: that would load it as it loads by itself."""
     package = importlib.util.find_spec(PACKAGE)
     if package is None or package.origin is None:
-        return None
-    return next(Path(package.origin).parent.glob("lib/libscipy_openblas.so"), None)
+        raise FileNotFoundError(PACKAGE)
+    return Path(package.origin).with_name("lib") / "libscipy_openblas.so"
 
 
 def _zen4(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

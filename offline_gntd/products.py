@@ -16,7 +16,7 @@ from torch import Tensor
 from offline_gntd import openblas
 
 ALIGNED = 16  # floats in a cache line: rows that start on one are multiplied at the full rate
-NARROW = 16  # columns; below that a product's transpose is several times faster
+NARROW = 16  # columns; below that torch multiplies the transpose several times faster
 STRIP = 64  # rows of a symmetric product that are made at once, as far as the diagonal
 TOGETHER = 1 << 16  # floats; larger matrices of a stack would drive one another out of the cache
 SMALL = 36  # rows; up to that LAPACK inverts faster than products of its blocks do
@@ -40,8 +40,8 @@ def aligned(like: Tensor, *shape: int) -> Tensor:
 def product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     """A call that sets out ← a @ b, for [networks, …, …] that stay where they are.
 
-    It is OpenBLAS where that is the faster, else torch.bmm, but for what is slow there: outer products, one
-    column, few columns, one network.
+    Outer products and single columns are torch's, the rest OpenBLAS's where that is the faster. Elsewhere it
+    is torch.bmm, but for what is slow there: few columns, one network.
     """
     if a.shape[-1] == 1:
         return partial(torch.mul, a, b, out=out)
@@ -61,29 +61,29 @@ def _matmul(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     return partial(torch.mm, a[0], b[0], out=out[0]) if len(a) == 1 else partial(torch.bmm, a, b, out=out)
 
 
+def add_product(a: Tensor, b: Tensor, out: Tensor) -> Callable[..., Any]:
+    """A call that sets out ← beta out + alpha a @ b, for the beta and alpha given; without, 1."""
+    if b.shape[-1] == 1 < a.shape[-2] and not on_device(a):
+        return _each_network(_add_column, a, b[..., 0], out[..., 0])
+    if not on_device(a) and openblas.takes(a, b, out):
+        return _each_network(openblas.add_product, a, b, out)
+    if len(a) == 1:
+        return partial(torch.addmm, out[0], a[0], b[0], out=out[0])
+    return partial(torch.baddbmm, out, a, b, out=out)
+
+
 def _times_column(a: Tensor, column: Tensor, out: Tensor) -> Callable[[], Any]:
     return partial(torch.mv, a, column, out=out)
 
 
-def _plus_column(base: Tensor, a: Tensor, column: Tensor, out: Tensor) -> Callable[..., Any]:
-    return partial(torch.addmv, base, a, column, out=out)
+def _add_column(a: Tensor, column: Tensor, out: Tensor) -> Callable[..., Any]:
+    return partial(torch.addmv, out, a, column, out=out)
 
 
 def _each_network(plan: Callable[..., Callable[..., Any]], *stacks: Tensor) -> Callable[..., Any]:
     """A call for each network in turn, planned for its matrices."""
     calls = [plan(*matrices) for matrices in zip(*stacks, strict=True)]
     return calls[0] if len(calls) == 1 else each(calls)
-
-
-def plus_product(base: Tensor, a: Tensor, b: Tensor, out: Tensor) -> Callable[..., Any]:
-    """A call that sets out ← beta base + alpha a @ b, for the beta and alpha given; without, 1."""
-    if b.shape[-1] == 1 < a.shape[-2] and not on_device(a):
-        return _each_network(_plus_column, base[..., 0], a, b[..., 0], out[..., 0])
-    if base is out and not on_device(a) and openblas.takes(a, b, out):
-        return _each_network(openblas.add_product, a, b, out)
-    if len(a) == 1:
-        return partial(torch.addmm, base[0], a[0], b[0], out=out[0])
-    return partial(torch.baddbmm, base, a, b, out=out)
 
 
 def parts(stack: Tensor) -> list[slice]:
@@ -107,7 +107,7 @@ def second_moment(factor: Tensor, x: Tensor) -> Callable[[float], None]:
     x [networks, batch, n]; of a large factor no more than the lower triangle is kept true."""
     batch = x.shape[-2]
     strips = [
-        plus_product(strip := factor[of, rows, cols], x[of, :, rows].mT, x[of, :, cols], out=strip)
+        add_product(x[of, :, rows].mT, x[of, :, cols], out=factor[of, rows, cols])
         for of in parts(factor)
         for rows, cols in _lower_triangle(factor)
     ]
@@ -214,10 +214,10 @@ def halves_times(halves: Tensor, b: Tensor, out: Tensor) -> Callable[[], Any]:
     return each(
         [
             partial(rest.copy_, lower),
-            partial(plus_product(rest, T, upper, out=rest), alpha=-1),
+            partial(add_product(T, upper, out=rest), alpha=-1),
             product(S, rest, out=out_lower),
             product(A, upper, out=out_upper),
-            partial(plus_product(out_upper, T.mT, out_lower, out=out_upper), alpha=-1),
+            partial(add_product(T.mT, out_lower, out=out_upper), alpha=-1),
         ]
     )
 
@@ -272,8 +272,8 @@ def _inversion(matrices: Tensor) -> Callable[[], Any]:
             product(B, A, out=T),
             *_less_product(C, T, B),
             _inversion(C),
-            partial(plus_product(B, C, T, out=B), beta=0, alpha=-1),
-            partial(plus_product(A, T.mT, B, out=A), alpha=-1),
+            partial(add_product(C, T, out=B), beta=0, alpha=-1),
+            partial(add_product(T.mT, B, out=A), alpha=-1),
             partial(matrices[:, : n // 2, n // 2 :].copy_, B.mT),
         ]
     )
@@ -282,9 +282,7 @@ def _inversion(matrices: Tensor) -> Callable[[], Any]:
 def _less_product(symmetric: Tensor, T: Tensor, B: Tensor) -> list[Callable[[], Any]]:
     """Calls for symmetric ← symmetric − T Bᵀ; of a large one no more than the lower triangle is kept true."""
     return [
-        partial(
-            plus_product(strip := symmetric[:, rows, cols], T[:, rows], B[:, cols].mT, out=strip), alpha=-1
-        )
+        partial(add_product(T[:, rows], B[:, cols].mT, out=symmetric[:, rows, cols]), alpha=-1)
         for rows, cols in _lower_triangle(symmetric)
     ]
 
@@ -313,27 +311,37 @@ def _small_inversion(matrices: Tensor) -> Callable[[], None]:
 def cholesky(matrices: Tensor, out: Tensor) -> Callable[[], Tensor | None]:
     """A call that sets out ← the lower Cholesky factors of matrices, anything above the diagonal, and says
     which failed [networks, 1, 1]; None, where it can be known that all went well."""
-    if not on_device(out) and openblas.takes(out):
-        return _cholesky_by_openblas(matrices, out)
-    info = torch.empty(len(matrices), dtype=torch.int32, device=matrices.device)
+    by_openblas = not on_device(out) and openblas.takes(out)
+    factorise = (_cholesky_by_openblas if by_openblas else _cholesky_by_torch)(matrices, out)
+    diagonal = _diagonal(out)
 
-    def factorise() -> Tensor | None:
-        torch.linalg.cholesky_ex(matrices, out=(out, info))
-        return (info != 0)[:, None, None] if on_device(info) or any(info.tolist()) else None
+    def call() -> Tensor | None:
+        failed = factorise()
+        if not on_device(out) and not any(failed) and math.isfinite(diagonal.sum().item()):
+            return None
+        failed = torch.as_tensor(failed, device=out.device)
+        return (failed | ~diagonal.sum(-1).isfinite())[:, None, None]  # not every library fails at infinity
+
+    return call
+
+
+def _cholesky_by_openblas(matrices: Tensor, out: Tensor) -> Callable[[], list[bool]]:
+    networks = [openblas.cholesky(matrix) for matrix in out]
+
+    def factorise() -> list[bool]:
+        if matrices is not out:
+            out.copy_(matrices)
+        return [network() for network in networks]
 
     return factorise
 
 
-def _cholesky_by_openblas(matrices: Tensor, out: Tensor) -> Callable[[], Tensor | None]:
-    networks, diagonal = [openblas.cholesky(matrix) for matrix in out], _diagonal(out)
+def _cholesky_by_torch(matrices: Tensor, out: Tensor) -> Callable[[], Any]:
+    info = torch.empty(len(matrices), dtype=torch.int32, device=matrices.device)
 
-    def factorise() -> Tensor | None:
-        if matrices is not out:
-            out.copy_(matrices)
-        failed = [network() for network in networks]
-        if not any(failed) and math.isfinite(diagonal.sum().item()):  # it goes on with NaN
-            return None
-        return (torch.tensor(failed) | ~diagonal.sum(-1).isfinite())[:, None, None]
+    def factorise() -> Any:
+        torch.linalg.cholesky_ex(matrices, out=(out, info))
+        return info != 0 if on_device(info) else [value != 0 for value in info.tolist()]
 
     return factorise
 

@@ -38,9 +38,10 @@ def shared():
 @pytest.fixture(params=["torch", "OpenBLAS"])
 def library(request, monkeypatch):
     """Each that may multiply, whichever is the faster here."""
-    if request.param == "OpenBLAS" and openblas._path() is None:
+    if request.param == "OpenBLAS" and openblas._library() is None:
         pytest.skip("no OpenBLAS of our own on this kind of machine")
     monkeypatch.setattr(openblas, "is_faster", lambda: request.param == "OpenBLAS")
+    return request.param
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from conftest import seeded
 from test_continuous import SAMPLED, config_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from offline_gntd import products
+from offline_gntd import openblas, products
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.runs.experience import Drawn
 from offline_gntd.tasks import Task
@@ -51,6 +51,7 @@ def test_the_device_s_path_gives_the_same_and_waits_for_nothing(name, monkeypatc
     for _ in range(4):
         update()
     monkeypatch.setattr(products, "on_device", lambda x: True)
+    monkeypatch.setattr(openblas, "takes", None)  # of which a device has nothing
     agent, update = made(name)
     with Waits() as waits:
         for _ in range(4):

@@ -1,14 +1,21 @@
 """Products by OpenBLAS against torch's, and where they are used."""
 
-import ctypes
 import gc
+import importlib.machinery
+import importlib.util
 import itertools
 import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import torch
 
 from offline_gntd import openblas
+from offline_gntd.datasets import built
+from offline_gntd.runs import provenance
 
 ZEN_4 = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -17,7 +24,7 @@ flags\t\t: fpu avx2 avx512f
 
 processor\t: 1
 """
-installed = pytest.mark.skipif(openblas._path() is None, reason="no OpenBLAS for this kind of machine")
+installed = pytest.mark.skipif(openblas._library() is None, reason="no OpenBLAS for this kind of machine")
 
 
 @pytest.mark.parametrize(
@@ -84,15 +91,48 @@ def test_nothing_is_written_between_the_rows():
     assert (whole[:, 10:] == 0).all()
 
 
+def strided(*strides):
+    return lambda rows, columns: torch.ones(100).as_strided((rows, columns), strides)
+
+
 @installed
 def test_what_it_cannot_multiply_is_left_to_torch(monkeypatch):
     monkeypatch.setattr(openblas, "is_faster", lambda: True)
-    assert openblas.takes(torch.ones(2, 4, 3), torch.ones(2, 4, 3).mT)
-    assert not openblas.takes(torch.ones(4, 3).double())
-    assert not openblas.takes(torch.ones(1, 3).expand(4, 3))  # one row, four times
-    assert not openblas.takes(torch.ones(4, 6)[:, ::2])  # gaps in the rows
+    good = torch.ones(2, 4, 3)
+    assert openblas.takes(good, good.mT)
+    for bad in (
+        torch.ones(4, 3).double(),
+        torch.ones(1, 3).expand(4, 3),  # one row, four times
+        torch.ones(4, 6)[:, ::2],  # gaps in the rows
+        strided(2, 1)(4, 3),  # rows that overlap
+    ):
+        assert not openblas.takes(good, bad)
+        with pytest.raises(ValueError, match="cannot take"):
+            openblas.product(bad, torch.ones(3, 5), torch.ones(4, 5))
     monkeypatch.setattr(openblas, "is_faster", lambda: False)
-    assert not openblas.takes(torch.ones(4, 3))
+    assert not openblas.takes(good)
+
+
+@installed
+def test_single_rows_and_columns_may_lie_anyhow():
+    row, column, out = strided(1, 1)(1, 4), strided(5, 3)(4, 1), torch.zeros(1, 1)
+    openblas.product(row, column, out)()
+    assert out.item() == 4
+    many = torch.zeros(4, 4)
+    openblas.product(column, row, many)()
+    assert (many == 1).all()
+
+
+@installed
+@pytest.mark.parametrize(
+    "shapes", [((4, 3), (5, 4), (4, 4)), ((4, 3), (3, 5), (9, 5)), ((4, 3), (3, 5), (4, 9))]
+)
+def test_sizes_that_do_not_fit_are_refused(shapes):
+    for plan in (openblas.product, openblas.add_product):
+        with pytest.raises(ValueError, match="cannot take"):
+            plan(*map(torch.ones, shapes))
+    with pytest.raises(ValueError, match="cannot take"):
+        openblas.cholesky(torch.ones(shapes[0]))
 
 
 @installed
@@ -105,13 +145,51 @@ def test_a_plan_keeps_its_matrices():
     assert (out == 2).all()
 
 
+def said_by(code, **environment):
+    """What a process says that loads the library for the first time."""
+    environment = {name: value for name, value in os.environ.items() if "THREADS" not in name} | environment
+    command = [sys.executable, "-c", "import os\nfrom offline_gntd import openblas\n" + code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+
 @installed
-def test_it_is_loaded_with_its_kernels_and_leaves_the_environment_alone(monkeypatch):
-    monkeypatch.setenv("OPENBLAS_CORETYPE", "Nehalem")
-    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    library = openblas._library.__wrapped__()
-    assert os.environ["OPENBLAS_CORETYPE"] == "Nehalem"
-    assert "OPENBLAS_NUM_THREADS" not in os.environ
-    library.scipy_openblas_get_corename.restype = ctypes.c_char_p
-    assert library.scipy_openblas_get_corename() == b"Haswell"
-    assert library.scipy_openblas_get_num_threads() == 1
+def test_it_is_loaded_with_its_kernels_and_leaves_the_environment_alone():
+    code = """
+library = openblas._library()
+print(library.scipy_openblas_get_corename().decode(), library.scipy_openblas_get_num_threads())
+print(os.environ["OPENBLAS_CORETYPE"], "OPENBLAS_NUM_THREADS" in os.environ)
+"""
+    assert said_by(code, OPENBLAS_CORETYPE="Nehalem") == ["Haswell", "1", "Nehalem", "False"]
+
+
+@installed
+def test_one_that_somebody_loaded_otherwise_is_not_used():
+    code = "import scipy_openblas32\nprint(openblas._library())"
+    assert said_by(code, OPENBLAS_CORETYPE="Nehalem") == ["None"]
+
+
+@pytest.mark.parametrize("package", [None, "", "other_names"])
+def test_without_it_torch_multiplies(package, monkeypatch, tmp_path):
+    """None installed, no library in it, or one with other functions."""
+    there = None
+    if package is not None:
+        (tmp_path / "lib").mkdir()
+        there = importlib.machinery.ModuleSpec("name", None, origin=str(tmp_path / "__init__.py"))
+    if package == "other_names":
+        loaded = Path("/proc/self/maps").read_text().splitlines()
+        path = next(line.split()[-1] for line in loaded if "libc.so" in line)
+        (tmp_path / "lib" / "libscipy_openblas.so").symlink_to(path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: there)
+    monkeypatch.setattr(openblas, "_zen4", lambda: True)
+    monkeypatch.setattr(openblas, "_library", openblas._library.__wrapped__)
+    assert openblas.is_faster.__wrapped__() is False
+
+
+@installed
+def test_where_it_is_used_and_that_versions_say_so(monkeypatch):
+    for zen4 in (True, False):
+        monkeypatch.setattr(openblas, "_zen4", lambda zen4=zen4: zen4)
+        assert openblas.is_faster.__wrapped__() is zen4
+    for faster, expected in ((True, f"OpenBLAS {version(openblas.PACKAGE)}"), (False, "torch")):
+        monkeypatch.setattr(openblas, "is_faster", lambda faster=faster: faster)
+        assert built.versions()["products"] == provenance._installed.__wrapped__()["products"] == expected

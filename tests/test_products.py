@@ -3,10 +3,13 @@
 import pytest
 import torch
 
+from offline_gntd import openblas
 from offline_gntd.products import (
     SMALL,
     STRIP,
+    add_product,
     aligned,
+    cholesky,
     damped_halves,
     damped_inverse,
     damped_root,
@@ -39,6 +42,48 @@ def test_a_planned_product_follows_its_buffers(inner, columns):
         b.normal_(generator=GENERATOR)
         multiply()
         torch.testing.assert_close(out, torch.bmm(a, b), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("plan", [product, add_product])
+def test_what_lies_as_no_library_takes_it_is_multiplied_too(plan):
+    a, b = torch.randn(2, 8, 6, generator=GENERATOR), torch.randn(2, 6, 40, generator=GENERATOR)
+    gaps = torch.randn(2, 16, 12, generator=GENERATOR)[:, ::2, ::2]
+    for left, right in (
+        (a, b),
+        (gaps, b),
+        (a[:1].expand(2, 8, 6), b),
+        (gaps, torch.ones(2, 6, 1).expand(2, 6, 40)),
+    ):
+        for out in (torch.zeros(2, 8, 40), torch.zeros(2, 16, 80)[:, ::2, ::2]):
+            plan(left, right, out=out)()
+            torch.testing.assert_close(out, left @ right, rtol=1e-4, atol=1e-5)
+
+
+def test_the_library_that_is_chosen_multiplies(library, monkeypatch):
+    called = []
+    for name in ("product", "add_product", "cholesky"):
+        planned = getattr(openblas, name)
+        monkeypatch.setattr(openblas, name, lambda *x, n=name, p=planned: called.append(n) or p(*x))
+    a, b, out = torch.randn(2, 8, 6), torch.randn(2, 6, 5), torch.zeros(2, 8, 5)
+    product(a, b, out=out)()
+    add_product(a, b, out=out)()
+    cholesky(positive_definite(2, 5), out=torch.zeros(2, 5, 5).mT)()
+    assert sorted(set(called)) == (["add_product", "cholesky", "product"] if library == "OpenBLAS" else [])
+
+
+@pytest.mark.parametrize("n", [2, 8, 300])
+def test_cholesky_says_which_failed(n):
+    matrices, out = positive_definite(3, n), torch.zeros(3, n, n).mT
+    factorise = cholesky(matrices, out=out)
+    assert factorise() is None
+    matrices[1, n - 1, 0] = torch.nan
+    assert factorise().flatten().tolist() == [False, True, False]
+    for spoilt in (-torch.eye(n), torch.full((n, n), torch.inf), torch.eye(n) * torch.inf):
+        matrices[1] = spoilt
+        assert factorise().flatten().tolist() == [False, True, False]
+    matrices[1] = torch.eye(n)
+    matrices[1, 0, 0] = torch.inf
+    assert factorise().flatten().tolist() == [False, True, False]
 
 
 def test_rows_of_an_aligned_buffer_start_on_cache_lines():

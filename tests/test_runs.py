@@ -10,7 +10,7 @@ import torch
 
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.errors import UserError
-from offline_gntd.runs import stored_policy
+from offline_gntd.runs import provenance, stored_policy
 from offline_gntd.runs.experiments import Cell, Experiment, Protocol
 from offline_gntd.runs.run import Run, Stopped
 
@@ -98,6 +98,19 @@ def test_a_checkpoint_of_other_settings_is_not_resumed(small_dataset, monkeypatc
     longer = cell(protocol=Protocol(steps=120, evaluate_every=60, evaluate_episodes=2, stack=2))
     Run(longer).execute()
     assert json.loads((longer.folder(0) / "run.json").read_text())["resumed_at"] == []
+
+
+def test_a_checkpoint_of_other_products_is_not_resumed_and_that_is_said(small_dataset, monkeypatch, capsys):
+    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 30)
+    with pytest.raises(Stopped):
+        Run(cell()).execute(stopping=lambda: True)
+    now = provenance.versions()
+    monkeypatch.setattr(provenance, "versions", lambda: now | {"products": "an abacus"})
+    Run(cell()).execute()
+    assert json.loads((cell().folder(0) / "run.json").read_text())["resumed_at"] == []
+    assert f"begins anew: its checkpoint was made with products {now['products']}, not an abacus\n" in (
+        capsys.readouterr().err
+    )
 
 
 def test_where_one_seed_s_checkpoint_is_spoiled_all_begin_anew(small_dataset, monkeypatch):

@@ -37,7 +37,7 @@ def of_runs(runs: pd.DataFrame) -> list[str]:
         warnings.append(
             f"The runs were made at {len(commits)} commits: {', '.join(c[:12] for c in commits)}."
         )
-    for column, what in (("versions", "sets of package versions"), ("machine", "machines")):
+    for column, what in (("versions", "sets of versions"), ("machine", "machines")):
         count = len(runs[column].map(str).unique())
         if count > 1:
             warnings.append(f"The runs were made with {count} {what}.")

@@ -28,6 +28,7 @@ def add_commands(commands) -> None:
 def bench(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
+    from offline_gntd import openblas
     from offline_gntd.algorithms import CATALOGUE
     from offline_gntd.bench.measurement import ROWS, Bench
     from offline_gntd.bench.peers import D3rlpy
@@ -59,6 +60,7 @@ def bench(args: argparse.Namespace) -> None:
     ours = {name: measured.timings[name, size].rates for name, size in main.items()}
     outcome = {
         "gemm_gflops": sorted(measured.gemm)[len(measured.gemm) // 2] / 1e9,
+        "products": openblas.who_multiplies(),
         "workers": args.workers,
         "rounds": args.rounds,
         "algorithms": {name: found[name, size] for name, size in main.items()},
@@ -76,7 +78,8 @@ def _or_dash(value: float | None, form: str) -> str:
 
 def _lines(outcome: dict) -> list[str]:
     head = f"{'':52} {'updates/s':>9} {'MFLOP':>8} {'of ceiling':>10} {'workers':>9} {'MiB':>6}"
-    lines = [f"matrix products: {outcome['gemm_gflops']:.1f} GFLOP/s on one thread", head]
+    products = f"matrix products by {outcome['products']}: {outcome['gemm_gflops']:.1f} GFLOP/s on one thread"
+    lines = [products, head]
     for title, found in (("", outcome["algorithms"]), *outcome["sizes"].items()):
         lines += [
             f"{(title + ' ' + name).strip():52} {row['updates_per_s']:9.1f} "

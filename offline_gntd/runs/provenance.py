@@ -35,6 +35,12 @@ def versions() -> dict[str, str]:
     return _installed() | extensions.fingerprints()
 
 
+def changes(before: dict[str, str], now: dict[str, str]) -> str:
+    """What the versions of before were, where they are others now."""
+    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return ", ".join(f"{name} {before.get(name)}, not {now.get(name)}" for name in changed)
+
+
 @functools.cache
 def _installed() -> dict[str, str]:
     packages = {package: version(package) for package in PACKAGES}

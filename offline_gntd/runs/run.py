@@ -200,7 +200,11 @@ class Run:
         wanted = self._description(self.records[0])
         for record in self.records:
             found = read_description(record.folder) or {}
-            if any(found.get(key) != wanted[key] for key in ("config_hash", "dataset_sha256", "versions")):
+            if any(found.get(key) != wanted[key] for key in ("config_hash", "dataset_sha256")):
+                return False
+            if found.get("versions") != wanted["versions"]:
+                changed = provenance.changes(found.get("versions", {}), wanted["versions"])
+                print(f"{record.folder} begins anew: its checkpoint was made with {changed}", file=sys.stderr)
                 return False
         return True
 
