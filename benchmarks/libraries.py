@@ -30,7 +30,7 @@ def main(presets: tuple[str, ...]) -> None:
         rates: dict[bool, list[float]] = {False: [], True: []}
         subjects, products = {}, {}
         for faster in rates:
-            with choose(faster):
+            with choose(faster):  # long enough: a subject warms up as it is made, and so makes all its plans
                 subjects[faster], products[faster] = Subject(name, size, rows[size]), gemm_flops() / 1e9
         for _ in range(ROUNDS):
             for faster, subject in subjects.items():
@@ -44,5 +44,7 @@ def main(presets: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
+    if openblas._library() is None:
+        sys.exit("no OpenBLAS to compare with; install it with: pip install scipy-openblas32")
     processes.prepare()
     main(tuple(sys.argv[1:]) or PRESETS)
