@@ -17,7 +17,8 @@ from offline_gntd.runs.attempt import Options, attempt
 from offline_gntd.runs.experiments import Cell, Protocol
 
 KILLS = {"gndqn": 6, "td3_bc": 7, "gntd3_bc": 7}
-STEPS = {"gndqn": 5_000, "td3_bc": 1_500, "gntd3_bc": 1_000}  # some twelve seconds of work
+STEPS = {"gndqn": 5_000, "td3_bc": 1_500, "gntd3_bc": 1_000}  # some seconds of work
+CHECKPOINTS = 12  # in that time
 
 PROCESSES = multiprocessing.get_context("forkserver")  # torch is imported once
 PROCESSES.set_forkserver_preload(["offline_gntd.runs.run", "offline_gntd.runs.attempt"])
@@ -38,8 +39,9 @@ def test_killed_at_random_moments_it_leaves_the_same_bits(algorithm, small_datas
     expected = bits.read(undisturbed.folder(0))
     about = json.loads((undisturbed.folder(0) / "run.json").read_text())
     folder, resumed_at = killed.folder(0), []
+    often = about["training_seconds"] / CHECKPOINTS
     for moment in moments(KILLS[algorithm], about["training_seconds"]):
-        run = start(killed)
+        run = start(killed, often)
         wait_for_status(folder, process=run.pid)
         time.sleep(moment)
         run.kill()
@@ -65,9 +67,10 @@ def moments(count, seconds):
     return found
 
 
-def start(cell):
+def start(cell, checkpoint_seconds=1.0):
     """A real run in a process of its own."""
-    process = PROCESSES.Process(target=make_attempt, args=(cell, os.environ["OFFLINE_GNTD_HOME"]))
+    arguments = (cell, checkpoint_seconds, os.environ["OFFLINE_GNTD_HOME"])
+    process = PROCESSES.Process(target=make_attempt, args=arguments)
     process.start()
     return process
 
@@ -78,9 +81,9 @@ def finish(cell):
     return process.exitcode
 
 
-def make_attempt(cell, home):
+def make_attempt(cell, checkpoint_seconds, home):
     os.environ["OFFLINE_GNTD_HOME"] = home  # the server that forks has that of the first test
-    sys.exit(attempt(cell, Options(checkpoint_seconds=1.0)).kind != "done")
+    sys.exit(attempt(cell, Options(checkpoint_seconds=checkpoint_seconds)).kind != "done")
 
 
 def wait_for_status(folder, process):
