@@ -1,10 +1,12 @@
-"""Updates with torch's matrix products and with OpenBLAS's: python benchmarks/libraries.py [PRESET …]
+"""Updates by torch's matrix products and by OpenBLAS's: benchmarks/libraries.py [PRESET …] [--kernels NAME]
 
 They take turns. Nothing here asks whether this is a machine on which OpenBLAS is known to be the faster: it
 is how to find out whether another is one.
 """
 
+import argparse
 import sys
+from collections.abc import Sequence
 from statistics import median
 from unittest import mock
 
@@ -21,7 +23,7 @@ def choose(faster: bool):
     return mock.patch.object(openblas, "is_faster", return_value=faster)
 
 
-def main(presets: tuple[str, ...]) -> None:
+def main(presets: Sequence[str]) -> None:
     rows = {}
     for name in presets:
         size = MAIN_SIZE[settings(name).discrete]
@@ -44,7 +46,12 @@ def main(presets: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("presets", nargs="*", default=PRESETS)
+    parser.add_argument("--kernels", default=openblas.KERNELS, help="OpenBLAS's; SkylakeX: for AVX-512")
+    args = parser.parse_args()
+    openblas.KERNELS = args.kernels
     if openblas._library() is None:
-        sys.exit("no OpenBLAS to compare with; install it with: pip install scipy-openblas32")
+        sys.exit(f"no OpenBLAS with kernels {args.kernels}; install it with: pip install scipy-openblas32")
     processes.prepare()
-    main(tuple(sys.argv[1:]) or PRESETS)
+    main(args.presets)

@@ -1,6 +1,6 @@
 """Matrix products and Cholesky factors by OpenBLAS, on AMD's Zen 4 faster than torch's (docs/performance.md).
 
-Left to itself it would take its kernels for Intel's AVX-512 there, but those for AVX2 are the fast ones. They
+Left to itself it would take its kernels for Intel's AVX-512 there, but those for AVX2 are the faster. They
 are chosen as it is loaded, so this is a library of our own: numpy's belongs to whoever imports numpy first.
 
 A plan holds addresses. It keeps what is there from being freed, but must not outlive a tensor's being moved

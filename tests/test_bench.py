@@ -108,6 +108,7 @@ def test_an_algorithm_of_one_s_own_is_timed_without_a_ceiling():
         (["nonsense"], "no algorithm 'nonsense'"),
         (["td", "--sizes", "ant"], "no size 'ant'"),
         (["td", "--rounds", "0"], "--rounds must be at least 1"),
+        (["td", "--rows", "10"], "--rows must be at least 1,000"),
         (["td", "--peers", "--peer-python", "/bin/false"], "make peers"),
         (["td", "--peers", "--peer-python", "no/such/python"], "make peers"),
     ],

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from offline_gntd import openblas
-from offline_gntd.datasets import built
-from offline_gntd.runs import provenance
+from offline_gntd import openblas, versions
 
 ZEN_4 = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -192,4 +190,4 @@ def test_where_it_is_used_and_that_versions_say_so(monkeypatch):
         assert openblas.is_faster.__wrapped__() is zen4
     for faster, expected in ((True, f"OpenBLAS {version(openblas.PACKAGE)}"), (False, "torch")):
         monkeypatch.setattr(openblas, "is_faster", lambda faster=faster: faster)
-        assert built.versions()["products"] == provenance._installed.__wrapped__()["products"] == expected
+        assert versions.installed.__wrapped__()["products"] == expected

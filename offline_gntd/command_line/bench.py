@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 EVERY_UPDATE = "gntd3_bc@kfac.factor_every=1@kfac.inverse_every=1@kfac.rank=none"  # as the paper has it
+FEWEST_ROWS = 1_000  # an episode of d3rlpy's
 PEER_PYTHON = Path(".venv-d3rlpy/bin/python")
 
 
@@ -19,6 +20,7 @@ def add_commands(commands) -> None:
     parser.add_argument(
         "--sizes", nargs="*", default=[], metavar="SIZE", help="further sizes: hopper, acrobot"
     )
+    parser.add_argument("--rows", type=int, help="transitions that updates draw from (default: a million)")
     parser.add_argument("--peers", action="store_true", help="d3rlpy in the same rounds (make peers)")
     parser.add_argument("--peer-python", type=Path, default=PEER_PYTHON, help="a Python that has d3rlpy")
     parser.add_argument("--json", action="store_true", help="nothing but JSON on stdout")
@@ -35,6 +37,9 @@ def bench(args: argparse.Namespace) -> None:
     from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, settings
     from offline_gntd.errors import UserError, unknown
 
+    rows = ROWS if args.rows is None else args.rows
+    if rows < FEWEST_ROWS:
+        raise UserError(f"--rows must be at least {FEWEST_ROWS:,}, not {rows}")
     for option in ("rounds", "workers"):
         if getattr(args, option) < 1:
             raise UserError(f"--{option} must be at least 1, not {getattr(args, option)}")
@@ -51,8 +56,8 @@ def bench(args: argparse.Namespace) -> None:
         for size in args.sizes
         if SIZES[size].discrete == settings(name).discrete and size != main[name]
     ]
-    peers = [D3rlpy(args.peer_python, ROWS)] if args.peers else []
-    measured = Bench([*main.items(), *further], args.workers, args.seconds)
+    peers = [D3rlpy(args.peer_python, rows)] if args.peers else []
+    measured = Bench([*main.items(), *further], args.workers, args.seconds, rows)
     total = args.rounds * len(measured.subjects)
     with tqdm(total=total, desc="bench", unit="timing", disable=not sys.stderr.isatty()) as bar:
         measured.run(args.rounds, peers, bar.update)
@@ -61,6 +66,7 @@ def bench(args: argparse.Namespace) -> None:
     outcome = {
         "gemm_gflops": sorted(measured.gemm)[len(measured.gemm) // 2] / 1e9,
         "products": openblas.who_multiplies(),
+        "rows": rows,
         "workers": args.workers,
         "rounds": args.rounds,
         "algorithms": {name: found[name, size] for name, size in main.items()},

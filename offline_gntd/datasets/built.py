@@ -1,19 +1,14 @@
 """Sets built here, whatever built them: under a name of ours, stored as Minari datasets."""
 
-import platform
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from offline_gntd import openblas
 from offline_gntd.datasets import flat, minari_store
 from offline_gntd.datasets.dataset import About, Dataset, Missing
 from offline_gntd.errors import UserError
 from offline_gntd.tasks import Task
-
-PACKAGES = ("offline_gntd", "torch", "gymnasium", "mujoco", "minari", "numpy")  # what a set depends on
 
 FLAGS = ("transitions", "seed", "steps", "algorithm")  # options with a name of their own
 
@@ -78,9 +73,3 @@ def words(options: dict[str, Any]) -> str:
     return " ".join(
         f"--{key} {value}" if key in FLAGS else f"--set {key}={value}" for key, value in options.items()
     )
-
-
-def versions() -> dict[str, str]:
-    """Of all that the bits of a set depend on."""
-    packages = {package: version(package) for package in PACKAGES}
-    return {"python": platform.python_version(), **packages, "products": openblas.who_multiplies()}

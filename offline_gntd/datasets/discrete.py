@@ -19,6 +19,7 @@ from offline_gntd.datasets.online import Collection, Training, Verdict, train
 from offline_gntd.errors import UserError
 from offline_gntd.files import require_writable
 from offline_gntd.tasks import Task
+from offline_gntd.versions import installed
 
 TASKS = {  # references measured by benchmarks/references.py
     "cartpole": Task("CartPole-v1", 4, 2, True, 22.5, 500.0, "random: 2,000 episodes; expert: the limit"),
@@ -104,7 +105,7 @@ def build(
         "trainings": [_account(training) for training in trainings],
         "missed": [_account(training) for training in missed],
         "collection": dataclasses.asdict(collection),
-        "versions": built.versions(),
+        "versions": installed(),
     }
     built.store(name, recipe.task, rows, ends, provenance)
     return built.load(name, recipe.task)

@@ -26,6 +26,7 @@ from offline_gntd.datasets.training import Practice, Snapshot, Training
 from offline_gntd.errors import UserError
 from offline_gntd.noise import uniform
 from offline_gntd.tasks import Task
+from offline_gntd.versions import installed
 
 ROLLED_OUT = {  # the policies a split is rolled out from
     "random": ("random",),
@@ -233,6 +234,6 @@ def build_body(
                 "greedy_returns": {str(s.step): s.greedy_return for s in training.snapshots},
                 "seconds": {part: round(seconds, 1) for part, seconds in training.seconds.items()},
             },
-            "versions": built.versions(),
+            "versions": installed(),
         }
         built.store(name, order.task, rows, ends, provenance)

@@ -17,7 +17,6 @@ from offline_gntd import tensors
 from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.td3_bc import TD3BC, TD3BCAgent
 from offline_gntd.configuration import decisive, digest
-from offline_gntd.datasets import built
 from offline_gntd.datasets.environments import Evaluator
 from offline_gntd.datasets.streams import Steps, Streams
 from offline_gntd.errors import UserError
@@ -25,6 +24,7 @@ from offline_gntd.files import home
 from offline_gntd.noise import uniform
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler
+from offline_gntd.versions import installed
 
 STREAM = 0  # the streams of a training, among all that are drawn from one seed
 
@@ -91,7 +91,7 @@ class Training:
     @property
     def folder(self) -> Path:
         made_from = [dataclasses.asdict(self.practice), decisive(self.practice.config), self.seed]
-        name = f"{self.task.env_id}-{digest([*made_from, built.versions()])}"
+        name = f"{self.task.env_id}-{digest([*made_from, installed()])}"
         return home() / "datasets" / "trainings" / name
 
     @property

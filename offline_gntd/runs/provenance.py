@@ -4,13 +4,11 @@ import functools
 import os
 import platform
 import subprocess
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from offline_gntd import extensions, openblas
-
-PACKAGES = ("offline_gntd", "torch", "numpy", "gymnasium", "mujoco", "minari")
+from offline_gntd import extensions
+from offline_gntd.versions import installed
 
 
 @functools.cache
@@ -32,19 +30,13 @@ def commit() -> str | None:
 
 def versions() -> dict[str, str]:
     """Of Python, of the packages and the matrix products a number depends on, and of the user's own files."""
-    return _installed() | extensions.fingerprints()
+    return installed() | extensions.fingerprints()
 
 
 def changes(before: dict[str, str], now: dict[str, str]) -> str:
     """What the versions of before were, where they are others now."""
     changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return ", ".join(f"{name} {before.get(name)}, not {now.get(name)}" for name in changed)
-
-
-@functools.cache
-def _installed() -> dict[str, str]:
-    packages = {package: version(package) for package in PACKAGES}
-    return {"python": platform.python_version(), **packages, "products": openblas.who_multiplies()}
 
 
 @functools.cache
