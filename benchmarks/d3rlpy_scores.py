@@ -60,7 +60,7 @@ def score(args: argparse.Namespace) -> None:
     import torch
 
     from offline_gntd.datasets import load
-    from offline_gntd.datasets.environments import Evaluator
+    from offline_gntd.evaluation import Evaluator
 
     torch.set_num_threads(1)
     task, stored = (

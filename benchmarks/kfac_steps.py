@@ -15,7 +15,7 @@ from torch import Tensor
 from offline_gntd import processes
 from offline_gntd.algorithms import preset
 from offline_gntd.datasets import load
-from offline_gntd.kfac import Factor
+from offline_gntd.nn.kfac import Factor
 from offline_gntd.transitions import Sampler
 
 LOOKS = (100, 500, 1_000, 2_000, 5_000, 10_000, 20_000)  # updates

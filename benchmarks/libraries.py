@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from statistics import median
 from unittest import mock
 
-from offline_gntd import openblas, processes
+from offline_gntd import processes
 from offline_gntd.bench.measurement import ROWS
 from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, Subject, gemm_flops, settings, transitions
-from offline_gntd.command_line.bench import EVERY_UPDATE
+from offline_gntd.cli.bench import EVERY_UPDATE
+from offline_gntd.nn import openblas
 
 PRESETS = ("td", "gntd", "gntd_plain", "bc", "td3_bc", "gntd3_bc", EVERY_UPDATE, "bcq", "cql")
 ROUNDS, SECONDS = 15, 0.3

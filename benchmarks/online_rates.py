@@ -9,10 +9,10 @@ import sys
 import time
 
 from offline_gntd import processes
-from offline_gntd.datasets.locomotion import LOCOMOTION
-from offline_gntd.datasets.streams import Streams
-from offline_gntd.datasets.training import Practice, Training
-from offline_gntd.noise import uniform
+from offline_gntd.collection.training import Practice, Training
+from offline_gntd.collection.vector_collector import Streams
+from offline_gntd.locomotion import LOCOMOTION
+from offline_gntd.nn.noise import uniform
 from offline_gntd.transitions import Sampler
 
 STEPS = 1_000  # measured

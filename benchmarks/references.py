@@ -7,15 +7,16 @@ expert  the greedy policies of five agents trained to convergence as for the rep
 import numpy as np
 import torch
 
-from offline_gntd.datasets.discrete import RECIPES, TASKS
-from offline_gntd.datasets.environments import Evaluator
-from offline_gntd.datasets.online import Collection, train
+from offline_gntd.collection.discrete import RECIPES
+from offline_gntd.collection.online import Collection, train
+from offline_gntd.datasets.built import DISCRETE_TASKS
+from offline_gntd.evaluation import Evaluator
 
 EPISODES, AGENTS = 2_000, 5
 
 
 def random_return(environment: str) -> np.ndarray:
-    task, rng = TASKS[environment], np.random.default_rng(0)
+    task, rng = DISCRETE_TASKS[environment], np.random.default_rng(0)
     evaluator = Evaluator(task, [0], 100)
     draw = lambda obs: torch.from_numpy(rng.integers(task.action_dim, size=obs.shape[:-1]))  # noqa: E731
     return np.concatenate([evaluator.returns(draw, key) for key in range(EPISODES // 100)], axis=None)

@@ -1,5 +1,5 @@
 import sys
 
-from offline_gntd.command_line import main
+from offline_gntd.cli import main
 
 sys.exit(main())

@@ -4,7 +4,7 @@ import functools
 import platform
 from importlib.metadata import version
 
-from offline_gntd import openblas
+from offline_gntd.nn import openblas
 
 PACKAGES = ("offline_gntd", "torch", "numpy", "gymnasium", "mujoco", "minari")
 

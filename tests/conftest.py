@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from offline_gntd import openblas
 from offline_gntd.algorithms.q_learning import QLearning
-from offline_gntd.datasets import build
-from offline_gntd.datasets.discrete import Recipe
-from offline_gntd.datasets.online import Collection, Verdict
+from offline_gntd.collection.builders import build
+from offline_gntd.collection.discrete import Recipe
+from offline_gntd.collection.online import Collection, Verdict
+from offline_gntd.nn import openblas
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 

@@ -1,7 +1,7 @@
 """Finished runs made up by hand, so that what is computed from them can be checked by hand."""
 
+from offline_gntd.experiments.record import to_csv
 from offline_gntd.files import write_json, write_text
-from offline_gntd.runs.record import to_csv
 
 D4RL = {"dataset_origin": "d4rl", "env_id": "Hopper-v4"}
 

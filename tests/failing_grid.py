@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 
-from offline_gntd.runs.experiments import Experiment, Protocol
+from offline_gntd.experiments.definitions import Experiment, Protocol
 
 SMALL = "@widths=16x16@batch_size=32"
 BROKEN = (

@@ -9,21 +9,21 @@ from fabricated import d4rl, write_run
 from offline_gntd.analysis import (
     aggregates,
     bellman,
-    beside,
     captions,
+    compatibility,
     grid,
-    mixtures,
     published,
     render,
     values,
+    versus_published,
 )
 from offline_gntd.analysis.grid import Layout
 from offline_gntd.analysis.selection import Absent, select
 from offline_gntd.analysis.table import Cell, Table
 from offline_gntd.analysis.values import Measure
 from offline_gntd.errors import UserError
-from offline_gntd.runs import results
-from offline_gntd.runs.experiments import Experiment, Protocol, store
+from offline_gntd.experiments import results
+from offline_gntd.experiments.definitions import Experiment, Protocol, store
 
 PROTOCOL = Protocol(steps=20, evaluate_every=10, evaluate_episodes=1)
 
@@ -303,8 +303,8 @@ def test_versions_of_one_environment_are_not_mixed():
         }
     )
     with pytest.raises(UserError, match="version of the environment: Hopper-v4 for 2 of them, but Hopper-v5"):
-        mixtures.refuse(runs)
-    mixtures.refuse(runs.assign(env_id=["Hopper-v4", "Walker2d-v4", "HalfCheetah-v4"]))
+        compatibility.refuse(runs)
+    compatibility.refuse(runs.assign(env_id=["Hopper-v4", "Walker2d-v4", "HalfCheetah-v4"]))
 
 
 def test_rebuilt_files_stand_beside_what_they_stand_for():
@@ -337,7 +337,7 @@ def test_shipped_results_have_the_paper_s_order():
 
 
 def test_published_numbers_beside_ours(locomotion):
-    table = beside.table(select("table2-v2"), FINAL_2)
+    table = versus_published.table(select("table2-v2"), FINAL_2)
     lines = {(line["dataset"], line["source"]): line for line in table.long.to_dict("records")}
     paper, corl = (lines["walker2d-medium-v2", source] for source in ("paper", "CORL"))
     assert (paper["ours"], paper["low"], paper["high"]) == (103.5, 101.5, 105.5)
@@ -355,7 +355,7 @@ def test_published_numbers_beside_ours(locomotion):
 
 def test_an_interval_that_covers_the_paper_s_number(study):
     write_run(study, "dqn", 0, [400, 300], [0.5, 0.5])  # with seed 1's 0.6, the paper's 0.6 is just inside
-    table = beside.table(select("study"), Measure())
+    table = versus_published.table(select("study"), Measure())
     lines = table.long.set_index(["label", "metric"])
     assert lines.loc[("DQN", "bellman_error"), "covered"]
     assert not lines.loc[("DQN", "seconds"), "covered"]
@@ -368,7 +368,7 @@ def test_published_numbers_of_what_has_no_runs_yet(home):
     store(experiment)
     write_run(experiment, "gn_bcq", 0, [1.0], dataset=name, label="GN-BCQ", **d4rl(name))
     with pytest.raises(UserError, match="no finished runs of mine have published numbers"):
-        beside.table(select("mine"), Measure())
+        versus_published.table(select("mine"), Measure())
 
 
 def test_nothing_published_is_said(study):
@@ -376,7 +376,7 @@ def test_nothing_published_is_said(study):
     store(other)
     write_run(other, "td", 0, [1, 2], dataset="mine")
     with pytest.raises(UserError, match="nothing is published"):
-        beside.table(select("other"), Measure())
+        versus_published.table(select("other"), Measure())
 
 
 def test_the_paper_s_inconsistencies():

@@ -5,13 +5,13 @@ import pytest
 import torch
 from d4rl_files import arrays, read, write
 
-from offline_gntd.command_line import main
+from offline_gntd.cli import main
+from offline_gntd.collection.extend import Behaviour, extend, policy_in
 from offline_gntd.datasets import hdf5, load
-from offline_gntd.datasets.behaviour import Behaviour, extend, policy_in
 from offline_gntd.datasets.check import check
-from offline_gntd.datasets.locomotion import LOCOMOTION
 from offline_gntd.errors import UserError
-from offline_gntd.policy import LOG_STD_RANGE, Gaussian
+from offline_gntd.locomotion import LOCOMOTION
+from offline_gntd.nn.policies import LOG_STD_RANGE, Gaussian
 
 HOPPER = LOCOMOTION["hopper"].task()
 

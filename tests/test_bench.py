@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from offline_gntd import openblas
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.bench import flops
 from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, Subject, settings, transitions
-from offline_gntd.command_line import main
-from offline_gntd.kfac import KFAC
+from offline_gntd.cli import main
+from offline_gntd.nn import openblas
+from offline_gntd.nn.kfac import KFAC
 
 
 def test_flops_of_one_network_by_hand():

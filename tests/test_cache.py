@@ -11,7 +11,7 @@ import pytest
 import torch
 from d4rl_files import arrays, write
 
-from offline_gntd.datasets import flat, load
+from offline_gntd.datasets import cache, load
 from offline_gntd.errors import UserError
 from offline_gntd.files import Unwritable, home, writing
 
@@ -131,8 +131,8 @@ def test_no_cache_and_no_source_is_a_clean_error(source):
     source.unlink()
     with pytest.raises(UserError, match="no file"):
         load(source)
-    with pytest.raises(flat.Absent):
-        flat.read(flat.folder("nothing"), "key")
+    with pytest.raises(cache.Absent):
+        cache.read(cache.folder("nothing"), "key")
 
 
 def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from d4rl_files import arrays, write
 
-from offline_gntd.command_line import main
+from offline_gntd.cli import main
 from offline_gntd.datasets.check import check, distinct
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from offline_gntd.analysis import figures, render
 from offline_gntd.analysis.table import FORMS
-from offline_gntd.command_line import main, parser, runs
-from offline_gntd.command_line.analysis import FIGURES, FORMATS, KINDS
-from offline_gntd.runs.experiments import BUILT_IN, Experiment, Protocol
+from offline_gntd.cli import main, parser, runs
+from offline_gntd.cli.analysis import FIGURES, FORMATS, KINDS
+from offline_gntd.experiments.definitions import BUILT_IN, Experiment, Protocol
 
 STUDY = ["run", "study", "--datasets", "cartpole-replay-small", "--seeds", "1", "--steps", "40"]
 STUDY += ["--evaluate-every", "20", "--evaluate-episodes", "2", "--workers", "1"]
@@ -20,7 +20,7 @@ FAST = ["--set", "widths=16x16", "--set", "batch_size=32"]
 
 def test_help_is_quick_and_does_not_import_torch():
     began = time.perf_counter()
-    code = "import sys; from offline_gntd.command_line import main\ntry: main(['--help'])\n"
+    code = "import sys; from offline_gntd.cli import main\ntry: main(['--help'])\n"
     code += "except SystemExit: pass\nassert not {'torch', 'numpy', 'pandas'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     assert time.perf_counter() - began < 2  # half a second, on a machine with nothing else to do
@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_any_work(home, monkeypat
     blocked = home / "file"
     blocked.write_text("")
     monkeypatch.setenv("OFFLINE_GNTD_HOME", str(blocked))
-    monkeypatch.setattr("offline_gntd.datasets.discrete.train", None)  # not even tried
+    monkeypatch.setattr("offline_gntd.collection.discrete.train", None)  # not even tried
     assert main(["datasets", "build", "cartpole-replay-small"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("offline-gntd: cannot write to")
@@ -150,14 +150,14 @@ def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, easy, quick_c
         protocol=Protocol(steps=20, evaluate_every=10, evaluate_episodes=2, stack=2),
     )
     monkeypatch.setitem(BUILT_IN, "quickstart", small)
-    monkeypatch.setattr("offline_gntd.datasets.discrete.Collection", lambda: quick_collection)
+    monkeypatch.setattr("offline_gntd.collection.discrete.Collection", lambda: quick_collection)
     assert main(["quickstart"]) == 0
     assert "| cartpole-replay-small | DQN widths=16x16 batch_size=32 |" in capsys.readouterr().out
     assert (home / "analysis/quickstart-updates.png").stat().st_size > 5_000
 
 
 def test_from_build_to_table(home, monkeypatch, capsys, easy, quick_collection):
-    monkeypatch.setattr("offline_gntd.datasets.discrete.Collection", lambda: quick_collection)
+    monkeypatch.setattr("offline_gntd.collection.discrete.Collection", lambda: quick_collection)
     assert main(["datasets", "build", "cartpole-replay-small", "--transitions", "300"]) == 0
     assert main(["datasets", "show", "cartpole-replay-small"]) == 0
     card = capsys.readouterr().out

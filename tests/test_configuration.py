@@ -4,7 +4,7 @@ from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.configuration import decisive, digest, flatten, replace, to_dict
 from offline_gntd.errors import UserError
-from offline_gntd.kfac import KFAC
+from offline_gntd.nn.kfac import KFAC
 
 
 def test_fields_are_set_by_their_path():

@@ -7,9 +7,9 @@ from conftest import seeded
 from test_continuous import SAMPLED, config_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from offline_gntd import openblas, products
 from offline_gntd.algorithms import CATALOGUE
-from offline_gntd.runs.experience import Drawn
+from offline_gntd.experiments.batches import Drawn
+from offline_gntd.nn import linalg, openblas
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler, row_width
 
@@ -50,7 +50,7 @@ def test_the_device_s_path_gives_the_same_and_waits_for_nothing(name, monkeypatc
     expected, update = made(name)
     for _ in range(4):
         update()
-    monkeypatch.setattr(products, "on_device", lambda x: True)
+    monkeypatch.setattr(linalg, "on_device", lambda x: True)
     monkeypatch.setattr(openblas, "takes", None)  # of which a device has nothing
     agent, update = made(name)
     with Waits() as waits:

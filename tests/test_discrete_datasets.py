@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from offline_gntd.datasets import Missing, discrete, flat, load, online
-from offline_gntd.datasets.discrete import RECIPES, Recipe, build, draw
-from offline_gntd.datasets.online import Training, Verdict
+from offline_gntd.collection import discrete, online
+from offline_gntd.collection.discrete import RECIPES, Recipe, build, draw
+from offline_gntd.collection.online import Training, Verdict
+from offline_gntd.datasets import Missing, cache, load
 from offline_gntd.errors import UserError
 
 
@@ -107,7 +108,7 @@ def test_minari_reads_the_same_as_the_flat_cache(easy, quick_collection, monkeyp
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "no description"])
 def test_a_damaged_cache_is_made_anew_never_trusted(easy, quick_collection, damage):
     built = build("cartpole-replay-small", 300, collection=quick_collection, quiet=True)
-    folder = flat.folder("cartpole-replay-small")
+    folder = cache.folder("cartpole-replay-small")
     whole = (folder / "rows.npy").read_bytes()
     content = bytearray(whole)
     if damage == "truncate":

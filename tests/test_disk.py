@@ -7,12 +7,12 @@ import subprocess
 import bits
 import pytest
 
-from offline_gntd.command_line import main
+from offline_gntd.cli import main
+from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
+from offline_gntd.experiments.job import Options, attempt
+from offline_gntd.experiments.record import Record
+from offline_gntd.experiments.run import Run
 from offline_gntd.files import home as home_folder
-from offline_gntd.runs.attempt import Options, attempt
-from offline_gntd.runs.experiments import Cell, Experiment, Protocol
-from offline_gntd.runs.record import Record
-from offline_gntd.runs.run import Run
 
 STUDY = Experiment(
     "study",
@@ -88,13 +88,13 @@ def test_a_disk_that_fills_during_a_run_costs_only_what_was_after_the_last_check
     Run(cell).execute()
     expected = bits.read(cell.folder(0))
     shutil.rmtree(cell.folder(0))
-    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 50)
+    monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 50)
 
     def fill_late(progress):
         if progress.step == 200:
             fill(small_disk, leave=100_000)
 
-    monkeypatch.setattr("offline_gntd.runs.attempt.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("offline_gntd.experiments.job.REPORT_SECONDS", 0.0)
     ending = attempt(cell, Options(checkpoint_seconds=1e-9), fill_late)
     assert ending.kind == "unwritable"
     assert "No space left on device" in ending.error
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_the_disk_spoiled_is_passed_over(small_dataset, monkey
     Run(cell).execute()
     expected = bits.read(cell.folder(0))
     shutil.rmtree(cell.folder(0))
-    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 100)
+    monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 100)
     attempt(cell, Options(), stopping=lambda: True)
     spoiled = cell.folder(0) / "checkpoint-200.pt"
     spoiled.write_bytes((cell.folder(0) / "checkpoint-100.pt").read_bytes()[:1000])

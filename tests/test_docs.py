@@ -9,7 +9,7 @@ import pytest
 
 import offline_gntd
 from offline_gntd.algorithms import CATALOGUE
-from offline_gntd.command_line import parser
+from offline_gntd.cli import parser
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = sorted(

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from offline_gntd.command_line import main
+from offline_gntd.cli import main
 from offline_gntd.datasets import Missing, catalogue, download
 from offline_gntd.errors import UserError
 

@@ -12,10 +12,10 @@ import pytest
 from failing_grid import BROKEN, COMMAND, GRID, VICTIM, assert_two_failed, cell_of, sound_cells, victim_killed
 
 from offline_gntd import extensions
-from offline_gntd.command_line import main
-from offline_gntd.runs import grid
-from offline_gntd.runs.attempt import Ending, Options, Progress
-from offline_gntd.runs.experiments import Experiment, Protocol
+from offline_gntd.cli import main
+from offline_gntd.experiments import grid
+from offline_gntd.experiments.definitions import Experiment, Protocol
+from offline_gntd.experiments.job import Ending, Options, Progress
 
 EXAMPLE = Path(__file__).parents[1] / "docs/my_algorithm.py"
 SOUND = [word for word in COMMAND if word not in (BROKEN, VICTIM)]
@@ -81,7 +81,7 @@ def two_nodes():
 @pytest.mark.parametrize("ship", [False, True])
 def test_a_lost_nodes_runs_go_on_elsewhere(ship, two_nodes, elsewhere, monkeypatch):
     """By the shared folder, and without one: then the runs came back through Ray."""
-    from offline_gntd.runs.engines.ray import Ray
+    from offline_gntd.experiments.engines.ray import Ray
 
     expected = elsewhere(LONG, LONG.cells())
     cluster, node = two_nodes
@@ -120,7 +120,7 @@ def test_a_cluster_that_was_there_before_imports_the_user_s_file_too(two_nodes, 
 def test_a_job_that_slurm_stops_is_queued_again_and_goes_on(elsewhere):
     """As Slurm does before a time limit or for a greater job: by a signal, to submitit's process."""
     pytest.importorskip("submitit")
-    from offline_gntd.runs.engines.slurm import Slurm
+    from offline_gntd.experiments.engines.slurm import Slurm
 
     expected = elsewhere(LONG, LONG.cells()[:1])
     [cell] = LONG.cells()[:1]
@@ -145,7 +145,7 @@ def test_a_job_that_slurm_stops_is_queued_again_and_goes_on(elsewhere):
 def test_slurm_gets_one_array_with_what_was_asked_for(small_dataset, home, monkeypatch):
     """The very file that sbatch would be given, by a stand-in for it."""
     pytest.importorskip("submitit")
-    from offline_gntd.runs.engines.slurm import Slurm
+    from offline_gntd.experiments.engines.slurm import Slurm
 
     bin = home / "bin"
     bin.mkdir()
@@ -177,7 +177,7 @@ def test_slurm_gets_one_array_with_what_was_asked_for(small_dataset, home, monke
 @pytest.mark.slow
 def test_jobs_that_slurm_has_not_begun_are_not_waited_for(home):
     pytest.importorskip("submitit")
-    from offline_gntd.runs.engines.slurm import Slurm
+    from offline_gntd.experiments.engines.slurm import Slurm
 
     class Queued:
         state, cancelled = "PENDING", False

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from offline_gntd.datasets.environments import Evaluator
+from offline_gntd.evaluation import Evaluator
 
 
 def uniform_policy(seed):

@@ -7,10 +7,10 @@ import pytest
 from fabricated import write_run
 
 from offline_gntd.analysis.explain import explain
-from offline_gntd.command_line import main
+from offline_gntd.cli import main
 from offline_gntd.errors import UserError
-from offline_gntd.runs import results
-from offline_gntd.runs.experiments import Experiment, Protocol, store
+from offline_gntd.experiments import results
+from offline_gntd.experiments.definitions import Experiment, Protocol, store
 
 ALGORITHM = "dqn@widths=16x16@batch_size=32"
 

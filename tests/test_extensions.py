@@ -7,7 +7,7 @@ import pytest
 
 from offline_gntd import extensions
 from offline_gntd.algorithms import CATALOGUE, preset
-from offline_gntd.command_line import main
+from offline_gntd.cli import main
 from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
 

@@ -5,8 +5,8 @@ import pytest
 
 from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
-from offline_gntd.runs import fitness
-from offline_gntd.runs.experiments import Cell, Protocol
+from offline_gntd.experiments import compatibility
+from offline_gntd.experiments.definitions import Cell, Protocol
 
 
 def hopper(actions=0.5, env="hopper", obs_dim=11, action_dim=3):
@@ -28,20 +28,20 @@ def cell(algorithm):
 
 
 def test_a_sound_dataset_passes():
-    fitness.check(cell("td3_bc"), hopper())
-    fitness.check(cell("td3_bc"), hopper(actions=1.0))
+    compatibility.check(cell("td3_bc"), hopper())
+    compatibility.check(cell("td3_bc"), hopper(actions=1.0))
 
 
 def test_the_wrong_kind_of_actions():
     with pytest.raises(UserError, match="discrete"):
-        fitness.check(cell("dqn"), hopper())
+        compatibility.check(cell("dqn"), hopper())
 
 
 def test_actions_beyond_the_environment_s_range():
     with pytest.raises(UserError, match=r"reach 1\.5, beyond the range of Hopper-v4"):
-        fitness.check(cell("td3_bc"), hopper(actions=1.5))
+        compatibility.check(cell("td3_bc"), hopper(actions=1.5))
 
 
 def test_an_environment_of_another_range():
     with pytest.raises(UserError, match="Pendulum-v1 takes actions from -2 to 2"):
-        fitness.check(cell("bc"), hopper(env="Pendulum-v1", obs_dim=3, action_dim=1))
+        compatibility.check(cell("bc"), hopper(env="Pendulum-v1", obs_dim=3, action_dim=1))

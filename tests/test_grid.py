@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from failing_grid import BROKEN, COMMAND, GRID, VICTIM, assert_two_failed, cell_of, sound_cells, victim_killed
 
-from offline_gntd.command_line import main
+from offline_gntd.cli import main
 from offline_gntd.errors import UserError
-from offline_gntd.runs import experiments, grid, rates, results
-from offline_gntd.runs.experiments import Experiment, Protocol
-from offline_gntd.runs.planning import plan
+from offline_gntd.experiments import definitions, grid, rates, results
+from offline_gntd.experiments.definitions import Experiment, Protocol
+from offline_gntd.experiments.planning import plan
 
 FAST = "@widths=16x16@batch_size=32"
 STUDY = Experiment(
@@ -46,16 +46,16 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
     again = grid.run(STUDY, workers=2, quiet=True)
     assert counts(again)["finished_before"] == 4
     # what is finished is added to what was asked for, too
-    experiments.stored_path("study").write_text(json.dumps(replace(STUDY, seeds=1).to_dict()))
+    definitions.stored_path("study").write_text(json.dumps(replace(STUDY, seeds=1).to_dict()))
     grid.run(STUDY, quiet=True)
-    assert experiments.find("study") == STUDY
+    assert definitions.find("study") == STUDY
     (STUDY.cells()[0].folder(1) / "run.json").unlink()
     assert [cell.seeds for cell in plan(STUDY).todo] == [(0, 1)]  # the stack that seed 1 belongs to
     # the shipped form counts as done, and reads like the folders
     grid.run(STUDY, workers=1, quiet=True)
     before = results.read("study")
     results.ship("study")
-    for path in sorted((experiments.stored_path("study").parent).rglob("*"), reverse=True):
+    for path in sorted((definitions.stored_path("study").parent).rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     shipped = results.read("study")
     key = [*results.KEY, "step"]
@@ -63,7 +63,7 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
     assert shipped.evaluations["score"].tolist() == pytest.approx(before.evaluations["score"].tolist())
     assert shipped.runs["config"].tolist() == before.runs["config"].tolist()
     assert not plan(STUDY).todo
-    assert experiments.find("study") == STUDY  # as it was run, though nothing but the results is left
+    assert definitions.find("study") == STUDY  # as it was run, though nothing but the results is left
 
 
 def test_runs_of_other_settings_are_stale_and_redone_only_when_asked(small_dataset):
@@ -101,9 +101,9 @@ def test_missing_data_is_said_before_anything_runs(home):
 
 
 def test_a_grid_may_be_run_in_parts(small_dataset):
-    experiments.store(STUDY)
-    experiments.store(Experiment("study", ("other",), ("td",), seeds=6, protocol=STUDY.protocol))
-    whole = experiments.find("study")
+    definitions.store(STUDY)
+    definitions.store(Experiment("study", ("other",), ("td",), seeds=6, protocol=STUDY.protocol))
+    whole = definitions.find("study")
     assert whole.datasets == ("cartpole-replay-small", "other")
     assert whole.algorithms == (*STUDY.algorithms, "td")
     assert whole.seeds == 6

@@ -4,12 +4,12 @@ import pytest
 import torch
 from conftest import seeded
 
-from offline_gntd import products
-from offline_gntd.critic import Critic
-from offline_gntd.gauss_newton import dense_direction, gauss_newton_weights, jacobian
-from offline_gntd.kfac import HALVES, KFAC, ROOT, WHOLE, KroneckerFactors, leading
-from offline_gntd.networks import MLP, Gradient, Tape
-from offline_gntd.products import SMALL
+from offline_gntd.nn import linalg
+from offline_gntd.nn.critic import Critic
+from offline_gntd.nn.exact import dense_direction, gauss_newton_weights, jacobian
+from offline_gntd.nn.kfac import HALVES, KFAC, ROOT, WHOLE, KroneckerFactors, leading
+from offline_gntd.nn.linalg import SMALL
+from offline_gntd.nn.mlp import MLP, Gradient, Tape
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -88,7 +88,7 @@ def test_batched_step_equals_dense_kronecker_solve(
     widths, inverse_every, forms, together, batch, monkeypatch
 ):
     """For all networks at once, one after the other in memory of the tape, and where that has no room."""
-    monkeypatch.setattr(products, "TOGETHER", together)
+    monkeypatch.setattr(linalg, "TOGETHER", together)
     tape = recorded_tape(widths, batch, stack=(2, 2))
     moments = [(second_moment(p), second_moment(q)) for p, q in zip(tape.inputs, tape.signals, strict=True)]
     gradient = torch.randn_like(tape.network.flat)
@@ -180,7 +180,7 @@ def test_a_failed_inverse_is_that_of_the_damping_alone_which_rises(widths):
 @pytest.mark.parametrize("together", [10**6, 0])
 def test_leading_directions_are_all_there_is_to_a_few_samples(together, monkeypatch):
     """P of a batch has no more directions than it has samples; G is inverted whole whatever the rank."""
-    monkeypatch.setattr(products, "TOGETHER", together)
+    monkeypatch.setattr(linalg, "TOGETHER", together)
     tape = recorded_tape((3, 24, 24, 1), batch=5, stack=(2, 2))
     gradient = torch.randn(tape.network.flat.shape, generator=torch.Generator().manual_seed(0))
     exact, ranked = (gradient.clone() for _ in range(2))

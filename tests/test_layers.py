@@ -6,7 +6,8 @@ from pathlib import Path
 import offline_gntd
 
 ROOT = Path(offline_gntd.__file__).parent
-ORDER = ["", "theory", "algorithms", "datasets", "runs", "analysis", "bench", "command_line"]
+LAYERS = "nn algorithms datasets collection experiments analysis theory bench cli"
+ORDER = ["", *LAYERS.split()]
 
 
 def layer(parts):
@@ -27,7 +28,7 @@ def test_layers():
     for path in ROOT.rglob("*.py"):
         own = layer(path.relative_to(ROOT).parts)
         if path.name == "__main__.py":
-            own = "command_line"
+            own = "cli"
         wrong += [
             f"{path.relative_to(ROOT)} imports {'.'.join(parts)}"
             for parts in imports(path)

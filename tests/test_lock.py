@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from offline_gntd.runs import lock
-from offline_gntd.runs.lock import Held, Lock, Watch
+from offline_gntd.experiments import lock
+from offline_gntd.experiments.lock import Held, Lock, Watch
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_all_folders_or_none(home):
 def test_a_killed_owner_loses_its_lock_at_once(home):
     folder = home / "run"
     code = (
-        "import sys, time, pathlib; from offline_gntd.runs.lock import Lock\n"
+        "import sys, time, pathlib; from offline_gntd.experiments.lock import Lock\n"
         "with Lock([pathlib.Path(sys.argv[1])]): print('held', flush=True); time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)

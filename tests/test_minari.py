@@ -9,12 +9,12 @@ import pytest
 from d4rl_files import AWKWARD, arrays, read, write
 from minari.data_collector import EpisodeBuffer
 
-from offline_gntd.command_line import main
+from offline_gntd.cli import main
 from offline_gntd.datasets import load, minari_store
 from offline_gntd.datasets.check import check
-from offline_gntd.datasets.environments import Evaluator, make
 from offline_gntd.datasets.exchange import convert, fetch
 from offline_gntd.errors import UserError
+from offline_gntd.evaluation import Evaluator, make
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -249,13 +249,13 @@ def test_v0_v2_and_minari_are_never_mistaken_for_one_another(tmp_path):
 
 
 def test_a_built_set_is_a_minari_set_of_ours(monkeypatch):
-    from offline_gntd.datasets import built, discrete
+    from offline_gntd.datasets import built
 
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 11)).astype(np.float32)
     rows[:, 4], rows[:, -1] = rng.integers(2, size=40), 0
     rows[:-1, 6:10] = rows[1:, :4]
-    built.store("cartpole-replay", discrete.TASKS["cartpole"], rows, np.array([25, 40]), {"seed": 0})
+    built.store("cartpole-replay", rows, np.array([25, 40]), {"seed": 0}, {})
     dataset = load("cartpole-replay")
     assert (dataset.origin, dataset.name, len(dataset)) == ("built", "cartpole-replay", 40)
     assert dataset.provenance == {"seed": 0}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import seeded
 
-from offline_gntd.networks import MLP, Gradient, Tape
+from offline_gntd.nn.mlp import MLP, Gradient, Tape
 
 pytestmark = pytest.mark.usefixtures("library")
 

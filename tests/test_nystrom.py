@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from offline_gntd.nystrom import PASSES, damped_leading, drawn, leading_times, of_damping_alone, room
-from offline_gntd.products import STRIP, where_sound
+from offline_gntd.nn.linalg import STRIP, where_sound
+from offline_gntd.nn.nystrom import PASSES, damped_leading, drawn, leading_times, of_damping_alone, room
 
 pytestmark = pytest.mark.usefixtures("library")
 

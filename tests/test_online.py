@@ -14,15 +14,15 @@ from fabricated import write_run
 from test_survival import finish, start, wait_for_status
 
 from offline_gntd.algorithms import preset
-from offline_gntd.analysis import duels, render
+from offline_gntd.analysis import pairwise, render
 from offline_gntd.analysis.selection import select
-from offline_gntd.command_line import main
-from offline_gntd.datasets.environments import task_of
-from offline_gntd.runs import experiments
-from offline_gntd.runs.experience import Collected
-from offline_gntd.runs.experiments import Cell, Experiment, Protocol
-from offline_gntd.runs.run import Run, Stopped
-from offline_gntd.runs.sources import source_of
+from offline_gntd.cli import main
+from offline_gntd.evaluation import task_of
+from offline_gntd.experiments import definitions
+from offline_gntd.experiments.batches import Collected
+from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
+from offline_gntd.experiments.run import Run, Stopped
+from offline_gntd.experiments.sources import source_of
 
 SMALL = "@batch_size=32@environments=4@widths=8@evaluation_steps=2"
 
@@ -153,7 +153,7 @@ def test_a_grid_from_run_to_ship(home, capsys):
 
 def made_up():
     """PG-GNTD ahead on Hopper, and nothing to tell on Swimmer."""
-    built_in = experiments.BUILT_IN["figure1"]
+    built_in = definitions.BUILT_IN["figure1"]
     experiment = Experiment(
         "figure1",
         ("Hopper-v5", "Swimmer-v5"),
@@ -161,7 +161,7 @@ def made_up():
         seeds=3,
         protocol=dataclasses.replace(built_in.protocol, steps=40, evaluate_every=10),
     )
-    experiments.store(experiment)
+    definitions.store(experiment)
     for seed in range(3):
         for task, gain in (("Hopper-v5", 100), ("Swimmer-v5", 0)):
             for algorithm, ahead in (("pg_td", 0), ("pg_gntd", gain)):
@@ -202,7 +202,7 @@ def test_the_table_says_what_holds():
 
 
 def test_differences_draw_either_side_anew():
-    found = duels.difference(np.array([3.0, 5.0]), np.array([1.0, 1.0]))
+    found = pairwise.difference(np.array([3.0, 5.0]), np.array([1.0, 1.0]))
     assert found == (3.0, 2.0, 4.0)
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from offline_gntd import openblas, versions
+from offline_gntd import versions
+from offline_gntd.nn import openblas
 
 ZEN_4 = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -146,7 +147,7 @@ def test_a_plan_keeps_its_matrices():
 def said_by(code, **environment):
     """What a process says that loads the library for the first time."""
     environment = {name: value for name, value in os.environ.items() if "THREADS" not in name} | environment
-    command = [sys.executable, "-c", "import os\nfrom offline_gntd import openblas\n" + code]
+    command = [sys.executable, "-c", "import os\nfrom offline_gntd.nn import openblas\n" + code]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from offline_gntd.algorithms.policy_iteration import PRESETS, PolicyIteration
-from offline_gntd.kfac import KFAC
-from offline_gntd.noise import normal
+from offline_gntd.nn.kfac import KFAC
+from offline_gntd.nn.noise import normal
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Transitions
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from offline_gntd import openblas
-from offline_gntd.products import (
+from offline_gntd.nn import openblas
+from offline_gntd.nn.linalg import (
     SMALL,
     STRIP,
     add_product,

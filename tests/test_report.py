@@ -9,7 +9,7 @@ from fabricated import write_run
 
 from offline_gntd.analysis import figures, page, render
 from offline_gntd.analysis.table import Cell, Table
-from offline_gntd.runs.experiments import Experiment, Protocol, store
+from offline_gntd.experiments.definitions import Experiment, Protocol, store
 
 REPOSITORY = Path(__file__).parents[1]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -4,11 +4,11 @@ import pytest
 from fabricated import write_run
 
 from offline_gntd.analysis.selection import select
-from offline_gntd.command_line import main
+from offline_gntd.cli import main
 from offline_gntd.errors import UserError
+from offline_gntd.experiments import results
+from offline_gntd.experiments.definitions import Experiment, Protocol, store
 from offline_gntd.files import remove
-from offline_gntd.runs import results
-from offline_gntd.runs.experiments import Experiment, Protocol, store
 
 STUDY = Experiment("study", ("cartpole-replay",), ("dqn",), seeds=2, protocol=Protocol(steps=20))
 

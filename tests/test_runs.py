@@ -10,9 +10,9 @@ import torch
 
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.errors import UserError
-from offline_gntd.runs import provenance, stored_policy
-from offline_gntd.runs.experiments import Cell, Experiment, Protocol
-from offline_gntd.runs.run import Run, Stopped
+from offline_gntd.experiments import provenance, stored_policy
+from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
+from offline_gntd.experiments.run import Run, Stopped
 
 PROTOCOL = Protocol(steps=100, evaluate_every=40, evaluate_episodes=2, stack=2)
 FAST = "@widths=16x16@batch_size=32"
@@ -81,7 +81,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(small_dataset, algorithm, monkey
         [checkpoint] = undisturbed.folder(seed).glob("checkpoint-*.pt")
         checkpoint.unlink()
     looks = iter([False, True])  # stop at the second look, between two evaluations
-    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 30)
+    monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 30)
     with pytest.raises(Stopped):
         Run(resumed).execute(stopping=lambda: next(looks))
     Run(resumed).execute()
@@ -92,7 +92,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(small_dataset, algorithm, monkey
 
 
 def test_a_checkpoint_of_other_settings_is_not_resumed(small_dataset, monkeypatch):
-    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 30)
+    monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 30)
     with pytest.raises(Stopped):
         Run(cell()).execute(stopping=lambda: True)
     longer = cell(protocol=Protocol(steps=120, evaluate_every=60, evaluate_episodes=2, stack=2))
@@ -101,7 +101,7 @@ def test_a_checkpoint_of_other_settings_is_not_resumed(small_dataset, monkeypatc
 
 
 def test_a_checkpoint_of_other_products_is_not_resumed_and_that_is_said(small_dataset, monkeypatch, capsys):
-    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 30)
+    monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 30)
     with pytest.raises(Stopped):
         Run(cell()).execute(stopping=lambda: True)
     now = provenance.versions()
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_other_products_is_not_resumed_and_that_is_said(small_da
 
 
 def test_where_one_seed_s_checkpoint_is_spoiled_all_begin_anew(small_dataset, monkeypatch):
-    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 50)
+    monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 50)
     looks = iter([False, True])  # with an evaluation behind it
     with pytest.raises(Stopped):
         Run(cell()).execute(stopping=lambda: next(looks))

@@ -9,10 +9,10 @@ from offline_gntd.algorithms import configured
 from offline_gntd.analysis import figures, render
 from offline_gntd.analysis.explain import explain
 from offline_gntd.analysis.selection import select
-from offline_gntd.command_line import main
+from offline_gntd.cli import main
 from offline_gntd.errors import UserError
-from offline_gntd.runs import results
-from offline_gntd.runs.experiments import Protocol, settings_hash, with_results
+from offline_gntd.experiments import results
+from offline_gntd.experiments.definitions import Protocol, settings_hash, with_results
 
 REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = [path.name.removesuffix(".runs.csv") for path in (REPOSITORY / "results").glob("*.runs.csv")]

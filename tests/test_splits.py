@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from offline_gntd.command_line import main
-from offline_gntd.datasets import Missing, build, build_splits, building, load, splits, training
+from offline_gntd.cli import main
+from offline_gntd.collection import splits, training
+from offline_gntd.collection.builders import build, build_splits
+from offline_gntd.collection.splits import SIZES, Material, Order, Size
+from offline_gntd.collection.training import Practice, Snapshot, Training
+from offline_gntd.collection.vector_collector import Steps, Streams, roll_out
+from offline_gntd.datasets import Missing, built, load
 from offline_gntd.datasets.check import check
-from offline_gntd.datasets.locomotion import LOCOMOTION
-from offline_gntd.datasets.splits import SIZES, Material, Order, Size
-from offline_gntd.datasets.streams import Steps, Streams, roll_out
-from offline_gntd.datasets.training import Practice, Snapshot, Training
 from offline_gntd.errors import UserError
-from offline_gntd.runs.experiments import BUILT_IN, Cell, Protocol
-from offline_gntd.runs.run import Run
+from offline_gntd.experiments.definitions import BUILT_IN, Cell, Protocol
+from offline_gntd.experiments.run import Run
+from offline_gntd.locomotion import LOCOMOTION
 
 SMALL = "@widths=16x16@batch_size=16"
 QUICK = Practice(
@@ -201,7 +203,7 @@ def test_levels_are_said_on_the_card_and_in_the_results(quick, capsys):
 
 
 def test_table2_local_names_sets_that_can_be_built():
-    assert set(BUILT_IN["table2-local"].datasets) < set(building.RECIPES)
+    assert set(BUILT_IN["table2-local"].datasets) < set(built.TASKS)
     with pytest.raises(Missing, match="datasets build walker2d-expert-local"):
         load("walker2d-expert-local")
 

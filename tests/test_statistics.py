@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offline_gntd.analysis import statistics
-from offline_gntd.analysis.distinction import best, permutation_p
+from offline_gntd.analysis.significance import best, permutation_p
 
 #            task a, task b: two tasks, four runs
 SCORES = np.array([[0.0, 10.0], [20.0, 30.0], [40.0, 50.0], [60.0, 190.0]])

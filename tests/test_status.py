@@ -8,14 +8,14 @@ import time
 import pytest
 from rich.console import Console
 
-from offline_gntd.command_line import main
-from offline_gntd.runs import lock, preview, rates, status
-from offline_gntd.runs.attempt import Ending, Options, Progress, attempt
-from offline_gntd.runs.display import display
-from offline_gntd.runs.experiments import Experiment, Protocol, store
-from offline_gntd.runs.forecast import Forecast, duration
-from offline_gntd.runs.lock import Lock
-from offline_gntd.runs.rates import Rate, Rates
+from offline_gntd.cli import main
+from offline_gntd.experiments import lock, preview, rates, status
+from offline_gntd.experiments.definitions import Experiment, Protocol, store
+from offline_gntd.experiments.display import display
+from offline_gntd.experiments.forecast import Forecast, duration
+from offline_gntd.experiments.job import Ending, Options, Progress, attempt
+from offline_gntd.experiments.lock import Lock
+from offline_gntd.experiments.rates import Rate, Rates
 
 FAST = "@widths=16x16@batch_size=32"
 STUDY = Experiment(
@@ -32,7 +32,7 @@ ARGUMENTS += ["--steps", "60", "--evaluate-every", "20", "--evaluate-episodes", 
 @pytest.fixture
 def half_done(small_dataset, monkeypatch):
     """Of dqn one done, one stopped on its way, one failed; of td one diverged, two not begun."""
-    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 20)
+    monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 20)
     store(STUDY)
     cells = STUDY.cells()
     assert attempt(cells[0], Options()).kind == "done"
@@ -43,7 +43,7 @@ def half_done(small_dataset, monkeypatch):
         raise ValueError("by accident\nin two lines")
 
     assert attempt(cells[2], Options(), fail).kind == "failed"
-    monkeypatch.setattr("offline_gntd.runs.run.LARGEST_VALUE", 0.0)
+    monkeypatch.setattr("offline_gntd.experiments.run.LARGEST_VALUE", 0.0)
     assert attempt(cells[3], Options()).kind == "done"
     return cells
 
@@ -176,7 +176,7 @@ def test_durations(seconds, text):
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_terminal_gets_bars_and_anything_else_plain_lines(terminal, home, monkeypatch):
-    monkeypatch.setattr("offline_gntd.runs.display.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("offline_gntd.experiments.display.LINE_SECONDS", 0.0)
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=200, highlight=False)
     cell, other = STUDY.cells()[:2]

@@ -12,16 +12,16 @@ import bits
 import pytest
 from d4rl_files import arrays, write
 
-from offline_gntd.command_line import main
-from offline_gntd.runs.attempt import Options, attempt
-from offline_gntd.runs.experiments import Cell, Protocol
+from offline_gntd.cli import main
+from offline_gntd.experiments.definitions import Cell, Protocol
+from offline_gntd.experiments.job import Options, attempt
 
 KILLS = {"gndqn": 6, "td3_bc": 7, "gntd3_bc": 7}
 STEPS = {"gndqn": 5_000, "td3_bc": 1_500, "gntd3_bc": 1_000}  # some seconds of work
 CHECKPOINTS = 12  # in that time
 
 PROCESSES = multiprocessing.get_context("forkserver")  # torch is imported once
-PROCESSES.set_forkserver_preload(["offline_gntd.runs.run", "offline_gntd.runs.attempt"])
+PROCESSES.set_forkserver_preload(["offline_gntd.experiments.run", "offline_gntd.experiments.job"])
 
 
 @pytest.mark.slow

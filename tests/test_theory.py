@@ -8,18 +8,23 @@ import pandas as pd
 import pytest
 import torch
 
-from offline_gntd import products
-from offline_gntd.analysis import render, slopes
-from offline_gntd.analysis import theory as analysis
-from offline_gntd.analysis.theory import contraction, samples_needed
-from offline_gntd.command_line import main
-from offline_gntd.gauss_newton import dense_direction, dual_direction
-from offline_gntd.runs import theory
-from offline_gntd.theory import theorems
+from offline_gntd.analysis import render
+from offline_gntd.cli import main
+from offline_gntd.nn import linalg
+from offline_gntd.nn.exact import dense_direction, dual_direction
+from offline_gntd.theory import regression, runner, theorems
+from offline_gntd.theory import tables as analysis
 from offline_gntd.theory.approximations import SETTINGS, Linear, approximation
 from offline_gntd.theory.chains import PROBLEMS, chains
 from offline_gntd.theory.directions import Comparison, angle
-from offline_gntd.theory.evaluation import curvature, frequencies, gauss_newton, iterates, mean_residual
+from offline_gntd.theory.policy_evaluation import (
+    curvature,
+    frequencies,
+    gauss_newton,
+    iterates,
+    mean_residual,
+)
+from offline_gntd.theory.tables import contraction, samples_needed
 from offline_gntd.theory.trials import Trial, projection_error, recorded
 
 DISCOUNT = 0.9
@@ -183,7 +188,7 @@ def test_kfac_is_exact_where_it_should_be():
 def test_directions_are_the_same_when_the_step_of_kfac_writes_over_the_signals(monkeypatch):
     comparison = Comparison(depth=2, width=16, seeds=2)
     kept = comparison.measure()
-    monkeypatch.setattr(products, "TOGETHER", 0)
+    monkeypatch.setattr(linalg, "TOGETHER", 0)
     for (name, _, before), (_, _, after) in zip(kept, comparison.measure(), strict=True):
         torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-3, msg=name)
 
@@ -204,8 +209,8 @@ def test_angles():
 def small(monkeypatch, tmp_path):
     """A home of its own, and few measurements of few iterations."""
     monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path))
-    every = theory.measurements()
-    shorter = {theory.SHORT: 3, Trial("linear").iterations: 4}
+    every = runner.measurements()
+    shorter = {runner.SHORT: 3, Trial("linear").iterations: 4}
     short = [
         dataclasses.replace(m, iterations=shorter[m.iterations], seeds=2)
         if isinstance(m, Trial)
@@ -213,23 +218,23 @@ def small(monkeypatch, tmp_path):
         for m in every.values()
         if isinstance(m, Trial) or m.width == 16
     ]
-    monkeypatch.setattr(theory, "SHORT", 3)
-    monkeypatch.setattr(slopes, "DRAWS", 20)
+    monkeypatch.setattr(runner, "SHORT", 3)
+    monkeypatch.setattr(regression, "DRAWS", 20)
     monkeypatch.setattr(analysis, "USUAL", Trial("linear", iterations=4))
-    monkeypatch.setattr(theory, "measurements", lambda: {theory.key(m): m for m in short})
+    monkeypatch.setattr(runner, "measurements", lambda: {runner.key(m): m for m in short})
     return tmp_path
 
 
 def test_every_measurement_of_the_experiment_works_and_ships(small):
-    for measurement in theory.measurements().values():
-        theory.make(measurement)
-    measured, missing = theory.read()
+    for measurement in runner.measurements().values():
+        runner.make(measurement)
+    measured, missing = runner.read()
     assert missing == []
-    assert theory.run() == (0, len(theory.measurements()))  # all are finished
-    theory.ship()
+    assert runner.run() == (0, len(runner.measurements()))  # all are finished
+    runner.ship()
     for path in (small / "results" / "theory").glob("*.json"):
         path.unlink()
-    shipped, missing = theory.read()
+    shipped, missing = runner.read()
     assert missing == []
     order = [
         "kind",
@@ -251,46 +256,46 @@ def test_every_measurement_of_the_experiment_works_and_ships(small):
     assert "INCOMPLETE" not in table.legend
     assert list(pd.read_csv(small / "analysis" / "theory.csv")) == COLUMNS
     assert len(written) == 4
-    assert theory.run() == (0, len(theory.measurements()))  # so are those that were shipped
+    assert runner.run() == (0, len(runner.measurements()))  # so are those that were shipped
 
 
 def test_what_is_missing_is_said_and_nothing_is_fitted_without_it(small, capsys):
-    *there, missing = [m for m in theory.measurements().values() if isinstance(m, Comparison)]
+    *there, missing = [m for m in runner.measurements().values() if isinstance(m, Comparison)]
     for measurement in there:
-        theory.make(measurement)
+        runner.make(measurement)
     assert main(["table", "theory"]) == 1
     table = capsys.readouterr()
-    wanted = theory.measurements()
+    wanted = runner.measurements()
     count = len(wanted) - len(there)
     assert f"INCOMPLETE: {count} measurements are missing, in 7 cells" in table.out
     assert "| linear, random | everything | — | — | missing |" in table.out
     assert f"| {analysis.setting_of(missing)} | everything | — | — | missing |" in table.out
-    assert f"missing: {analysis.setting_of(missing)}: measurement {theory.key(missing)}" in table.err
+    assert f"missing: {analysis.setting_of(missing)}: measurement {runner.key(missing)}" in table.err
     assert main(["figure", "theory"]) == 2
     assert main(["report"]) == 0
-    report = (theory.home() / "analysis" / "report.html").read_text()
+    report = (runner.home() / "analysis" / "report.html").read_text()
     assert f"theory is not shown: {count} measurements of theory are missing" in report
     assert f"{count} measurements of theory are missing" in capsys.readouterr().err
 
 
 def test_what_is_stopped_goes_on(small):
-    first, *_ = theory.measurements().values()
-    theory.make(first)
-    written = small / "results" / "theory" / f"{theory.key(first)}.json"
+    first, *_ = runner.measurements().values()
+    runner.make(first)
+    written = small / "results" / "theory" / f"{runner.key(first)}.json"
     before = written.read_bytes()
-    wanted = theory.measurements
-    theory.measurements = lambda: dict(list(wanted().items())[:2])
+    wanted = runner.measurements
+    runner.measurements = lambda: dict(list(wanted().items())[:2])
     try:
-        assert theory.run(workers=1) == (1, 1)
+        assert runner.run(workers=1) == (1, 1)
     finally:
-        theory.measurements = wanted
+        runner.measurements = wanted
     assert written.read_bytes() == before
 
 
 @pytest.mark.slow
 def test_figures(small):
-    for measurement in theory.measurements().values():
-        theory.make(measurement)
+    for measurement in runner.measurements().values():
+        runner.make(measurement)
     written = render.figure("theory")
     assert {path.stem for path in written} >= {"theory-iterations", "theory-complexity", "theory-kfac"}
     assert all(path.stat().st_size for path in written)
@@ -298,7 +303,7 @@ def test_figures(small):
 
 def test_commands(small, capsys):
     assert main(["run", "theory", "--dry-run"]) == 0
-    count = len(theory.measurements())
+    count = len(runner.measurements())
     assert f"{count} to measure, 0 finished" in capsys.readouterr().out
     assert main(["status", "theory"]) == 0
     assert f"0 of {count} measured" in capsys.readouterr().out
@@ -316,12 +321,12 @@ def test_commands(small, capsys):
 
 def test_slopes_find_a_power_and_doubt_what_varies():
     x = np.array([1.0, 2, 4, 8])
-    exact = slopes.exponent(x, np.outer(3 * x**-1.5, np.ones(4)))
+    exact = regression.exponent(x, np.outer(3 * x**-1.5, np.ones(4)))
     assert exact == pytest.approx((-1.5, -1.5, -1.5))
     steep, flat = x**-2.0, x**-1.0
-    varied = slopes.exponent(x, np.stack([steep, flat], 1))
+    varied = regression.exponent(x, np.stack([steep, flat], 1))
     assert varied.low < varied.value < varied.high
-    assert np.isnan(slopes.slope(x, np.array([1.0, np.nan, np.inf, 2])))
+    assert np.isnan(regression.slope(x, np.array([1.0, np.nan, np.inf, 2])))
 
 
 def test_a_contraction_is_read_off_its_path():

@@ -3,8 +3,8 @@
 import bits
 import pytest
 
-from offline_gntd.runs.attempt import Options, attempt
-from offline_gntd.runs.experiments import Cell, Protocol
+from offline_gntd.experiments.definitions import Cell, Protocol
+from offline_gntd.experiments.job import Options, attempt
 
 CELL = Cell(
     "study",
@@ -17,7 +17,7 @@ CELL = Cell(
 
 def stopped_and_resumed(monkeypatch, tracker):
     """Killed after its third evaluation with a checkpoint at the second: the third is logged twice."""
-    monkeypatch.setattr("offline_gntd.runs.run.STOP_CHECK", 20)
+    monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 20)
     options = Options(trackers=(tracker,))
     looks = iter([False, True])
     assert attempt(CELL, options, stopping=lambda: next(looks)).kind == "stopped"

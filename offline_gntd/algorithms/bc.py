@@ -11,8 +11,8 @@ from torch import Tensor
 
 from offline_gntd.algorithms.continuous import Agent, Settings
 from offline_gntd.algorithms.preset import Preset
-from offline_gntd.learner import tensors_of
-from offline_gntd.policy import Policy
+from offline_gntd.nn.learner import tensors_of
+from offline_gntd.nn.policies import Policy
 from offline_gntd.transitions import Transitions
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from offline_gntd import bellman
 from offline_gntd.algorithms.continuous import ActorCritic, Settings
 from offline_gntd.algorithms.preset import Preset
-from offline_gntd.kfac import KFAC
-from offline_gntd.learner import Learner, Target, tensors_of
-from offline_gntd.networks import Tape
-from offline_gntd.noise import normal
-from offline_gntd.policy import Policy
+from offline_gntd.nn.kfac import KFAC
+from offline_gntd.nn.learner import Learner, Target, tensors_of
+from offline_gntd.nn.mlp import Tape
+from offline_gntd.nn.noise import normal
+from offline_gntd.nn.policies import Policy
 from offline_gntd.transitions import Transitions
 
 LATENT_CLIP = 0.5  # latents that actions are generated from

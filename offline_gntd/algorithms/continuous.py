@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from offline_gntd.algorithms.preset import check_actions, check_settings
-from offline_gntd.critic import Critic
-from offline_gntd.networks import MLP
-from offline_gntd.observations import Normaliser, Statistics
+from offline_gntd.nn.critic import Critic
+from offline_gntd.nn.mlp import MLP
+from offline_gntd.nn.normaliser import Normaliser, Statistics
 from offline_gntd.tasks import Task
 
 

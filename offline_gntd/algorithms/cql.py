@@ -14,12 +14,12 @@ from torch import Tensor
 from offline_gntd import bellman
 from offline_gntd.algorithms.continuous import ActorCritic, Settings
 from offline_gntd.algorithms.preset import Preset
-from offline_gntd.kfac import KFAC
-from offline_gntd.learner import Learner, Target, tensors_of
-from offline_gntd.networks import Gradient, Tape
-from offline_gntd.noise import normal, uniform
-from offline_gntd.optimisers import Adam
-from offline_gntd.policy import Gaussian
+from offline_gntd.nn.kfac import KFAC
+from offline_gntd.nn.learner import Learner, Target, tensors_of
+from offline_gntd.nn.mlp import Gradient, Tape
+from offline_gntd.nn.noise import normal, uniform
+from offline_gntd.nn.optimisers import Adam
+from offline_gntd.nn.policies import Gaussian
 from offline_gntd.transitions import Transitions
 
 STATES_AT_ONCE = 32  # of the conservative term: what 30 samples of each leave behind stays in the cache

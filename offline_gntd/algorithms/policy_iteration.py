@@ -12,12 +12,12 @@ from torch import Tensor
 from offline_gntd import bellman
 from offline_gntd.algorithms.continuous import Agent, Settings
 from offline_gntd.algorithms.preset import Preset
-from offline_gntd.critic import Critic
-from offline_gntd.kfac import KFAC
-from offline_gntd.learner import Learner, tensors_of
-from offline_gntd.networks import Tape
-from offline_gntd.noise import normal
-from offline_gntd.policy import Gaussian
+from offline_gntd.nn.critic import Critic
+from offline_gntd.nn.kfac import KFAC
+from offline_gntd.nn.learner import Learner, tensors_of
+from offline_gntd.nn.mlp import Tape
+from offline_gntd.nn.noise import normal
+from offline_gntd.nn.policies import Gaussian
 from offline_gntd.transitions import Transitions
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offline_gntd.errors import UserError
-from offline_gntd.optimisers import check_optimiser
+from offline_gntd.nn.optimisers import check_optimiser
 from offline_gntd.tasks import Task
 
 

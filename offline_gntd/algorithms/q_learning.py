@@ -12,10 +12,10 @@ from torch import Tensor
 
 from offline_gntd import bellman
 from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
-from offline_gntd.critic import Critic
-from offline_gntd.kfac import KFAC
-from offline_gntd.networks import MLP, Tape
-from offline_gntd.observations import Statistics
+from offline_gntd.nn.critic import Critic
+from offline_gntd.nn.kfac import KFAC
+from offline_gntd.nn.mlp import MLP, Tape
+from offline_gntd.nn.normaliser import Statistics
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Transitions
 

@@ -12,7 +12,7 @@ from offline_gntd.analysis.statistics import RESAMPLES, SEED, Estimate
 from offline_gntd.analysis.table import Cell, Table, tenths
 from offline_gntd.analysis.values import Measure
 from offline_gntd.errors import UserError
-from offline_gntd.runs.results import KEY
+from offline_gntd.experiments.results import KEY
 
 
 def table(selection: Selection, measure: Measure) -> Table:

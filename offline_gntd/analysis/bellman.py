@@ -5,7 +5,7 @@ from collections.abc import Hashable
 
 import pandas as pd
 
-from offline_gntd.analysis import captions, distinction, published
+from offline_gntd.analysis import captions, published, significance
 from offline_gntd.analysis.selection import Selection
 from offline_gntd.analysis.table import Cell, Row, Table, minus, number, result
 
@@ -115,7 +115,7 @@ def caption(selection: Selection) -> str:
         f"{stack} and one thread per process on {machines}.",
         "Final return: of the last evaluation.",
         *captions.marks(selection),
-        distinction.RULE,
+        significance.RULE,
         "Compared are the algorithms on one dataset; for seconds, those that most seeds reached.",
         "The paper's numbers come from its own datasets and machine; its best are bold.",
         *selection.notes,
@@ -129,11 +129,11 @@ def _best(lines: pd.DataFrame, per_seed: pd.DataFrame) -> dict[str, set[Hashable
     # a mean over few seeds is no rival to one over all
     often = set(lines[lines["reached"] == lines["reached"].max()]["algorithm"])
     best = {
-        column: distinction.best({name: group[column] for name, group in samples.items()}, lower)
+        column: significance.best({name: group[column] for name, group in samples.items()}, lower)
         for column, lower in (("bellman_error", True), ("final_return", False))
     }
     rivals = {name: group["seconds"] for name, group in samples.items() if name in often}
-    best["seconds"] = distinction.best(rivals, lower=True)
+    best["seconds"] = significance.best(rivals, lower=True)
     for column in ("paper_bellman_error", "paper_seconds"):
         best[column] = set(lines[lines[column] == lines[column].min()]["algorithm"])
     return best

@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 
 from offline_gntd.algorithms import preset
-from offline_gntd.analysis import cautions, values
+from offline_gntd.analysis import values, warnings
 from offline_gntd.analysis.axes import flat, text
 from offline_gntd.analysis.render import usual
 from offline_gntd.analysis.selection import Selection, select
 from offline_gntd.analysis.table import tenths
 from offline_gntd.configuration import to_dict
 from offline_gntd.errors import UserError
-from offline_gntd.runs.results import KEY, shipped_path
+from offline_gntd.experiments.results import KEY, shipped_path
 
 SHOWN = (
     "value",
@@ -105,7 +105,7 @@ def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
             "config hash": _each(runs, "config_hash"),
         },
         _commands(selection),
-        cautions.of(selection),
+        warnings.of(selection),
     )
 
 
@@ -161,7 +161,7 @@ def _commands(selection: Selection) -> list[str]:
     run, protocol = selection.runs.iloc[0], selection.experiment.protocol
     commands = []
     if isinstance(run["commit"], str):
-        commands.append(f"git checkout {run['commit'].removesuffix(cautions.CHANGED)}")
+        commands.append(f"git checkout {run['commit'].removesuffix(warnings.CHANGED)}")
     source = run["dataset_source"]
     if run["dataset_origin"] == "built":
         built_by = run.get("dataset_built_by")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from offline_gntd.analysis import captions, distinction, mixtures, published, values
+from offline_gntd.analysis import captions, compatibility, published, significance, values
 from offline_gntd.analysis.axes import AXES, axis, ordered
 from offline_gntd.analysis.selection import Selection
 from offline_gntd.analysis.table import Cell, Row, Table, number, result, tenths
@@ -109,7 +109,7 @@ def _totals(selection: Selection, lines: pd.DataFrame, measure: Measure) -> Iter
         groups = [(f"{TOTAL}, {origin}", group) for origin, group in by_origin]
     for name, group in groups:
         runs = selection.runs[selection.runs["dataset"].isin(group["dataset"])]
-        if group["dataset"].nunique() > 1 and not mixtures.notes(runs):
+        if group["dataset"].nunique() > 1 and not compatibility.notes(runs):
             yield totals_of(group, measure, name)
 
 
@@ -137,7 +137,7 @@ def _best(lines: pd.DataFrame, measure: Measure) -> set:
     samples = {
         algorithm: group["value"].to_numpy() for algorithm, group in lines.groupby("algorithm", sort=False)
     }
-    return distinction.best(samples, lower=measure.direction < 0)
+    return significance.best(samples, lower=measure.direction < 0)
 
 
 def _cell(line: dict, measure: Measure, expected: int) -> Cell:
@@ -176,7 +176,7 @@ def _caption(
         of = "" if selection.comparable else " of one origin"
         parts.append(f"Total: mean over seeds of a seed's sum over datasets{of}, and the std of these sums.")
     if measure.direction:
-        parts.append(f"{distinction.RULE} Compared are the algorithms on one dataset.")
+        parts.append(f"{significance.RULE} Compared are the algorithms on one dataset.")
     if len(others.columns):
         parts.append(published.caption(selection, published.scores(selection)))
     return " ".join([*parts, *selection.notes])

@@ -11,7 +11,7 @@ from offline_gntd.analysis.curves import WORDS
 from offline_gntd.analysis.panels import legend, panels, styles
 from offline_gntd.analysis.selection import Selection
 from offline_gntd.analysis.values import Measure
-from offline_gntd.runs.results import KEY
+from offline_gntd.experiments.results import KEY
 
 THRESHOLDS = 201
 

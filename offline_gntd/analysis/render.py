@@ -4,22 +4,23 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from offline_gntd.analysis import aggregates, bellman, beside, duels, grid, theory
+from offline_gntd.analysis import aggregates, bellman, grid, pairwise, versus_published
 from offline_gntd.analysis.grid import Layout
 from offline_gntd.analysis.selection import Selection, select
 from offline_gntd.analysis.table import FORMS, Table
 from offline_gntd.analysis.values import Measure
 from offline_gntd.datasets.names import safe
 from offline_gntd.errors import UserError, unknown
+from offline_gntd.experiments.definitions import with_results
 from offline_gntd.files import home, write_text, writing
-from offline_gntd.runs.experiments import with_results
-from offline_gntd.runs.theory import finished as measured
+from offline_gntd.theory import tables as theory
+from offline_gntd.theory.runner import finished as measured
 
 KINDS = {
     "statistics": aggregates.table,
     "improvement": aggregates.improvement_table,
-    "published": beside.table,
-    "duels": duels.table,
+    "published": versus_published.table,
+    "duels": pairwise.table,
 }
 TABLE1 = ("table1", "quickstart")  # shown as the paper's Table 1; table2 and others as grids of scores
 FIGURE1 = "figure1"  # shown as one algorithm against the other
@@ -41,7 +42,7 @@ def main_table(selection: Selection) -> Table:
     if selection.experiment.name.partition("-")[0] in TABLE1:
         return bellman.table(selection)
     if selection.experiment.name == FIGURE1 and len(selection.experiment.algorithms) > 1:
-        return duels.table(selection, usual(FIGURE1))
+        return pairwise.table(selection, usual(FIGURE1))
     return grid.table(selection, usual(selection.experiment.name))
 
 
@@ -88,7 +89,8 @@ def write(made: Table) -> list[Path]:
 
 
 def figure(experiment: str, kinds: Sequence[str] = (), columns: int = 2, mixed: bool = False) -> list[Path]:
-    from offline_gntd.analysis import figures, theory_figures  # matplotlib is slow to import
+    from offline_gntd.analysis import figures  # matplotlib is slow to import
+    from offline_gntd.theory import figures as theory_figures
 
     if columns < 1:
         raise UserError(f"--columns must be at least 1, not {columns}")

@@ -11,25 +11,25 @@ from matplotlib.figure import Figure
 from offline_gntd import __version__
 from offline_gntd.analysis import (
     aggregates,
-    beside,
-    cautions,
     figures,
     page,
     render,
     statistics,
-    theory,
-    theory_figures,
+    versus_published,
+    warnings,
 )
 from offline_gntd.analysis.axes import flat, text
 from offline_gntd.analysis.published import read
 from offline_gntd.analysis.selection import Selection
 from offline_gntd.datasets import catalogue
 from offline_gntd.errors import UserError
+from offline_gntd.theory import figures as theory_figures
+from offline_gntd.theory import tables as theory_tables
 
 TITLES = {
     aggregates.table: "Aggregates over datasets",
     aggregates.improvement_table: "Who beats whom",
-    beside.table: "Published numbers beside ours",
+    versus_published.table: "Published numbers beside ours",
 }
 
 
@@ -53,7 +53,7 @@ def section(selection: Selection) -> str:
     return "\n".join(
         [
             f'<section id="{name}-section"><h2>{name}</h2>',
-            page.warnings([*cautions.of(selection), *statistics.caution(selection.experiment.seeds)]),
+            page.warnings([*warnings.of(selection), *statistics.caution(selection.experiment.seeds)]),
             _protocol(selection),
             "<h3>Tables</h3>",
             *tables(selection),
@@ -69,12 +69,12 @@ def section(selection: Selection) -> str:
 
 
 def theory_section() -> str:
-    table = page.table(theory.table(), "Predicted and measured")
+    table = page.table(theory_tables.table(), "Predicted and measured")
     drawn = theory_figures.draw(columns=1)
     pictures = "".join(_picture(figure, f"theory: {kind}") for kind, figure in drawn.items())
     return "\n".join(
         [
-            f'<section id="{theory.NAME}-section"><h2>{theory.NAME}</h2>',
+            f'<section id="{theory_tables.NAME}-section"><h2>{theory_tables.NAME}</h2>',
             f'{table}<h3>Figures</h3><div class="figures">{pictures}</div></section>',
         ]
     )

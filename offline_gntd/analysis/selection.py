@@ -8,11 +8,11 @@ from typing import NamedTuple
 import pandas as pd
 
 from offline_gntd.algorithms import preset
-from offline_gntd.analysis import mixtures
+from offline_gntd.analysis import compatibility
 from offline_gntd.errors import UserError, unknown
-from offline_gntd.runs import experiments, results
-from offline_gntd.runs.experiments import Experiment
-from offline_gntd.runs.results import KEY
+from offline_gntd.experiments import definitions, results
+from offline_gntd.experiments.definitions import Experiment
+from offline_gntd.experiments.results import KEY
 
 
 class Absent(NamedTuple):
@@ -58,7 +58,7 @@ class Selection:
     @property
     def comparable(self) -> bool:
         """Whether the datasets' scores may be added up."""
-        return not mixtures.notes(self.runs)
+        return not compatibility.notes(self.runs)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -72,7 +72,7 @@ def select(
 ) -> Selection:
     """The finished runs an experiment asks for, or some of them; refuses what must not be compared."""
     found = results.read(name)
-    experiment = _part(experiments.find(name), found.runs, datasets, algorithms)
+    experiment = _part(definitions.find(name), found.runs, datasets, algorithms)
     finished = found.finished()
     if finished.empty:
         raise UserError(f"no finished runs of {name}; run them with: offline-gntd run {name}")
@@ -82,7 +82,7 @@ def select(
     protocol = dataclasses.asdict(experiment.protocol)
     ours = finished["protocol"].map(lambda p: p == protocol)
     runs = expected.merge(finished[ours], on=KEY)
-    mixtures.refuse(runs, mixed)
+    compatibility.refuse(runs, mixed)
     evaluations = found.evaluations.merge(runs[KEY], on=KEY)
     evaluated = runs.set_index(KEY).index.isin(evaluations.set_index(KEY).index)
     spoiled = runs[~evaluated & runs["status"].eq("done").to_numpy()]
@@ -101,7 +101,7 @@ def select(
             *found.notes,
             *_left_out(expected.merge(finished[~ours], on=KEY), "follow another protocol"),
             *_left_out(spoiled, "are done and have no evaluations (remove their folders to run them again)"),
-            *mixtures.notes(runs),
+            *compatibility.notes(runs),
         ),
     )
 
@@ -138,7 +138,7 @@ def _left_out(runs: pd.DataFrame, why: str) -> list[str]:
     if runs.empty:
         return []
     named = ", ".join(
-        str(Absent(*run)) for run in runs[KEY].head(mixtures.MOST_NAMED).itertuples(index=False)
+        str(Absent(*run)) for run in runs[KEY].head(compatibility.MOST_NAMED).itertuples(index=False)
     )
-    more = " …" if len(runs) > mixtures.MOST_NAMED else ""
+    more = " …" if len(runs) > compatibility.MOST_NAMED else ""
     return [f"{len(runs)} runs here {why} and are left out: {named}{more}."]

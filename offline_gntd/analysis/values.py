@@ -7,7 +7,7 @@ import pandas as pd
 
 from offline_gntd.analysis.selection import Selection
 from offline_gntd.errors import UserError, unknown
-from offline_gntd.runs.results import KEY
+from offline_gntd.experiments.results import KEY
 
 PROTOCOLS = ("last", "best", "final-N")
 DIRECTIONS = {  # 1 where more is better, −1 where less is; of anything else nothing is the best

@@ -15,7 +15,7 @@ from offline_gntd.algorithms.cql import CQL
 from offline_gntd.algorithms.policy_iteration import PolicyIteration
 from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.algorithms.td3_bc import TD3BC
-from offline_gntd.kfac import KFAC
+from offline_gntd.nn.kfac import KFAC
 from offline_gntd.tasks import Task
 
 Widths = tuple[int, ...]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from offline_gntd.algorithms import preset
-from offline_gntd.products import product
+from offline_gntd.nn.linalg import product
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler, row_width
 

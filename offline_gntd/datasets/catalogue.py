@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
 
-from offline_gntd.datasets.locomotion import EPISODE_LIMIT, LOCOMOTION, Locomotion
+from offline_gntd.locomotion import EPISODE_LIMIT, LOCOMOTION, Locomotion
 
 SPLITS = ("random", "medium", "medium-replay", "medium-expert", "expert", "full-replay")
 VERSIONS = ("v0", "v1", "v2")

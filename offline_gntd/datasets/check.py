@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from offline_gntd.datasets import building, built, catalogue, conversion, d4rl, hdf5, loading, minari_store
+from offline_gntd.datasets import built, catalogue, conversion, d4rl, hdf5, loading, minari_store
 from offline_gntd.datasets.d4rl import Recording
 from offline_gntd.datasets.dataset import About
 from offline_gntd.datasets.download import locate
 from offline_gntd.datasets.hdf5 import SLAB
 from offline_gntd.datasets.loading import Identity
-from offline_gntd.datasets.locomotion import EPISODE_LIMIT, Locomotion, of_environment
 from offline_gntd.errors import UserError
+from offline_gntd.locomotion import EPISODE_LIMIT, Locomotion, of_environment
 from offline_gntd.tasks import Task
 
 LEVELS = ("note", "warning", "error")
@@ -69,7 +69,7 @@ def check(source: str | Path, env: str | None = None, episode_limit: int | None 
         entry = catalogue.entries()[str(source)]
         return _check_file(locate(entry), entry.id, env, episode_limit)
     if kind == "built":
-        return _check_minari(built.existing(str(source)), str(source), building.recipe_of(str(source)).task)
+        return _check_minari(built.existing(str(source)), str(source), built.task_of(str(source)))
     if kind == "imported":
         return _check_imported(str(source))
     return _check_minari(minari_store.existing(str(source)), str(source), None, env)

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.dataset import Missing
-from offline_gntd.datasets.fingerprints import sha256_of
+from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, writing
 

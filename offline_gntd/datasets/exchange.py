@@ -6,18 +6,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from offline_gntd.datasets import (
-    building,
-    built,
-    catalogue,
-    conversion,
-    d4rl,
-    download,
-    hdf5,
-    loading,
-    minari_store,
-)
-from offline_gntd.datasets.fingerprints import sha256_of
+from offline_gntd.datasets import built, catalogue, conversion, d4rl, download, hdf5, loading, minari_store
+from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.datasets.names import safe
 from offline_gntd.errors import UserError, unknown
 
@@ -29,7 +19,7 @@ def fetch(name: str, from_file: Path | None = None, quiet: bool = False) -> Path
     entry = catalogue.entries().get(name)
     if entry:
         return download.adopt(entry, from_file) if from_file else download.fetch(entry, quiet)
-    if name in building.RECIPES:
+    if name in built.TASKS:
         raise UserError(f"{name} is not fetched but built, with: offline-gntd datasets build {name}")
     if not minari_store.is_id(name) or "/" not in name:
         raise unknown("dataset", name, catalogue.entries(), "See: offline-gntd datasets list")
@@ -55,7 +45,7 @@ def convert(
     if to == "minari":
         return _to_minari(str(source), kind, env, episode_limit, replace)
     if kind == "built":
-        folder, task = built.existing(str(source)), building.recipe_of(str(source)).task
+        folder, task = built.existing(str(source)), built.task_of(str(source))
     else:
         folder = minari_store.existing(str(source))
         task = minari_store.task_in(folder, env)

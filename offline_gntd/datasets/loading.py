@@ -13,16 +13,16 @@ import numpy as np
 from tqdm import tqdm
 
 from offline_gntd import extensions
-from offline_gntd.datasets import building, catalogue, conversion, d4rl, flat, hdf5, imported, minari_store
+from offline_gntd.datasets import built, cache, catalogue, conversion, d4rl, hdf5, minari_store, user_datasets
 from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.d4rl import Recording
 from offline_gntd.datasets.dataset import About, Dataset
 from offline_gntd.datasets.download import locate
-from offline_gntd.datasets.environments import task_of
-from offline_gntd.datasets.fingerprints import sha256_of
-from offline_gntd.datasets.locomotion import EPISODE_LIMIT, LOCOMOTION, of_environment
+from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.datasets.names import FILE_SUFFIXES, safe
 from offline_gntd.errors import UserError, unknown
+from offline_gntd.evaluation import task_of
+from offline_gntd.locomotion import EPISODE_LIMIT, LOCOMOTION, of_environment
 from offline_gntd.tasks import Task
 
 
@@ -41,7 +41,7 @@ def load(
         return _load_dict(source, env, episode_limit)
     kind = kind_of(source)
     if kind == "built":
-        return building.load(str(source))
+        return built.load(str(source))
     if kind == "d4rl":
         return _load_d4rl(catalogue.entries()[str(source)], env)
     if kind == "minari":
@@ -57,11 +57,11 @@ def kind_of(source: str | Path) -> str:
     D4RL's ids and ours come first, so that nothing else is ever taken for one of them.
     """
     name = str(source)
-    if isinstance(source, str) and name in building.RECIPES:
+    if isinstance(source, str) and name in built.TASKS:
         return "built"
     if isinstance(source, str) and name in catalogue.entries():
         return "d4rl"
-    if isinstance(source, str) and name in imported.sources():
+    if isinstance(source, str) and name in user_datasets.sources():
         return "imported"
     if isinstance(source, Path) or Path(name).is_file() or name.endswith(FILE_SUFFIXES):
         hdf5.check_is_file(Path(source))
@@ -71,7 +71,7 @@ def kind_of(source: str | Path) -> str:
     if minari_store.is_id(name) and ("/" in name or minari_store.find(name)):
         minari_store.existing(name)
         return "minari"
-    known = [*building.RECIPES, *catalogue.entries(), *imported.sources(), *minari_store.local_ids()]
+    known = [*built.TASKS, *catalogue.entries(), *user_datasets.sources(), *minari_store.local_ids()]
     raise unknown("dataset", name, known, "See: offline-gntd datasets list")
 
 
@@ -161,7 +161,7 @@ def _refuse_contradiction(name: str, environment: str, env: str | None) -> None:
 def name_of(path: Path, identity: Identity) -> str:
     """A file's own name; never one that stands for something else."""
     name = safe(path.stem)
-    taken = name in building.RECIPES or name in catalogue.entries()
+    taken = name in built.TASKS or name in catalogue.entries()
     return f"{name}-file" if taken and not (identity.entry and identity.entry.id == name) else name
 
 
@@ -169,9 +169,9 @@ def _load_d4rl(entry: Entry, env: str | None) -> Dataset:
     identity = _of_entry(entry, env)
     key = identity.key(entry.sha256)
     about = identity.about(name=entry.id, source=entry.id, provenance={"sha256": entry.sha256})
-    folder = flat.folder(entry.id)
+    folder = cache.folder(entry.id)
     # The key is known without the file: a sound cache does not need it any more
-    return flat.cached(folder, key, lambda: _cache_file(locate(entry), identity, about, folder, key))
+    return cache.cached(folder, key, lambda: _cache_file(locate(entry), identity, about, folder, key))
 
 
 def _load_file(path: Path, env: str | None, episode_limit: int | None) -> Dataset:
@@ -181,8 +181,8 @@ def _load_file(path: Path, env: str | None, episode_limit: int | None) -> Datase
     name = name_of(path, identity)
     facts = conversion.notes_in(path) | {"file": full, "sha256": sha256}
     about = identity.about(name=name, source=full, provenance=facts)
-    folder = flat.folder(f"{name}-{hashlib.sha256(full.encode()).hexdigest()[:8]}")
-    return flat.cached(folder, key, lambda: _cache_file(path, identity, about, folder, key))
+    folder = cache.folder(f"{name}-{hashlib.sha256(full.encode()).hexdigest()[:8]}")
+    return cache.cached(folder, key, lambda: _cache_file(path, identity, about, folder, key))
 
 
 def _cache_file(path: Path, identity: Identity, about: About, folder: Path, key: str) -> Dataset:
@@ -191,7 +191,7 @@ def _cache_file(path: Path, identity: Identity, about: About, folder: Path, key:
         about = _with_boundaries(about, recording)
         for note in about.notes:  # said once, when the data is first read
             tqdm.write(f"note on {about.name}: {note}", file=sys.stderr)
-        return flat.write(folder, about, key, recording.transitions(), recording.episodes())
+        return cache.write(folder, about, key, recording.transitions(), recording.episodes())
 
 
 def _load_dict(arrays: Mapping[str, np.ndarray], env: str | None, episode_limit: int | None) -> Dataset:
@@ -202,7 +202,7 @@ def _load_dict(arrays: Mapping[str, np.ndarray], env: str | None, episode_limit:
     columns = {key: np.asarray(value) for key, value in arrays.items()}
     recording = d4rl.recording(columns, task, "the dict", episode_limit or limit)
     about = _with_boundaries(About(name="dict", task=task, origin="dict"), recording)
-    return flat.in_memory(about, np.concatenate(list(recording.transitions())), recording.episodes())
+    return cache.in_memory(about, np.concatenate(list(recording.transitions())), recording.episodes())
 
 
 def _load_minari(minari_id: str, env: str | None) -> Dataset:
@@ -219,16 +219,16 @@ def _load_minari(minari_id: str, env: str | None) -> Dataset:
     )
     parts = [minari_store.fingerprint(folder), dataclasses.asdict(task)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    cache = flat.folder(f"minari-{name}")
+    stored = cache.folder(f"minari-{name}")
 
     def make() -> Dataset:
         if conversion.NOTE in notes:  # a D4RL file in another form: its own boundary rule holds
             recording, converted = conversion.recording_in(folder, about)
-            return flat.write(cache, converted, key, recording.transitions(), recording.episodes())
+            return cache.write(stored, converted, key, recording.transitions(), recording.episodes())
         totals: list[tuple[float, int]] = []
-        return flat.write(cache, about, key, minari_store.transitions(folder, task, totals), totals)
+        return cache.write(stored, about, key, minari_store.transitions(folder, task, totals), totals)
 
-    return flat.cached(cache, key, make)
+    return cache.cached(stored, key, make)
 
 
 def _load_imported(name: str) -> Dataset:
@@ -237,25 +237,25 @@ def _load_imported(name: str) -> Dataset:
     parts = [name, files, dataclasses.asdict(task)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     about = About(name=name, task=task, origin="imported", source=name, provenance={"files": files})
-    folder = flat.folder(f"imported-{name}")
+    folder = cache.folder(f"imported-{name}")
 
     def make() -> Dataset:
         recording = imported_recording(name)
         whole = _with_boundaries(about, recording)
-        return flat.write(folder, whole, key, recording.transitions(), recording.episodes())
+        return cache.write(folder, whole, key, recording.transitions(), recording.episodes())
 
-    return flat.cached(folder, key, make)
+    return cache.cached(folder, key, make)
 
 
 def imported_recording(name: str) -> Recording:
     """What the function behind a user's own dataset makes, in D4RL's terms."""
     task, limit = imported_task(name)
-    columns = {column: np.asarray(values) for column, values in imported.sources()[name].make().items()}
+    columns = {column: np.asarray(values) for column, values in user_datasets.sources()[name].make().items()}
     return d4rl.recording(columns, task, name, limit)
 
 
 def imported_task(name: str) -> tuple[Task, int | None]:
-    source = imported.sources()[name]
+    source = user_datasets.sources()[name]
     task, limit = task_named(source.env_id)
     if source.reference_min is None or source.reference_max is None:
         return task, limit

@@ -20,10 +20,10 @@ import numpy as np
 
 from offline_gntd.datasets import hdf5
 from offline_gntd.datasets.dataset import Missing
-from offline_gntd.datasets.environments import make, task_of, task_of_spaces
-from offline_gntd.datasets.fingerprints import sha256_of
+from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.datasets.hdf5 import SLAB
 from offline_gntd.errors import UserError
+from offline_gntd.evaluation import make, task_of, task_of_spaces
 from offline_gntd.files import home, read_json, writing
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offline_gntd.gauss_newton import gauss_newton_weights
-from offline_gntd.kfac import KFAC, KroneckerFactors
-from offline_gntd.networks import MLP, Gradient, Tape
+from offline_gntd.nn.exact import gauss_newton_weights
+from offline_gntd.nn.kfac import KFAC, KroneckerFactors
+from offline_gntd.nn.mlp import MLP, Gradient, Tape
 from offline_gntd.theory.approximations import approximation
 from offline_gntd.theory.chains import ACTIONS, STATES, chains
-from offline_gntd.theory.evaluation import frequencies, mean_residual
+from offline_gntd.theory.policy_evaluation import frequencies, mean_residual
 from offline_gntd.theory.trials import Measured
 
 

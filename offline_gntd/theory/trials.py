@@ -8,7 +8,7 @@ from torch import Tensor
 
 from offline_gntd.theory.approximations import Approximation, approximation
 from offline_gntd.theory.chains import ACTIONS, STATES, Chains, chains
-from offline_gntd.theory.evaluation import curvature, iterates
+from offline_gntd.theory.policy_evaluation import curvature, iterates
 
 GROWTH = 1.15  # from one recorded iteration to the next, about
 START = 0.5  # deviation of a smooth network's θ⁰ from a solution: Assumption 4 is of no use far from it

@@ -10,7 +10,7 @@ import pytest
 from d4rl_files import AWKWARD, arrays, write
 
 from offline_gntd.datasets import catalogue, download, load
-from offline_gntd.datasets.locomotion import LOCOMOTION
+from offline_gntd.locomotion import LOCOMOTION
 
 pytestmark = pytest.mark.conformance
 

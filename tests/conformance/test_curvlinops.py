@@ -4,8 +4,8 @@ import pytest
 import torch
 from conftest import seeded
 
-from offline_gntd.kfac import KFAC, KroneckerFactors
-from offline_gntd.networks import MLP, Gradient, Tape
+from offline_gntd.nn.kfac import KFAC, KroneckerFactors
+from offline_gntd.nn.mlp import MLP, Gradient, Tape
 
 pytestmark = pytest.mark.conformance
 BATCH = 32

@@ -1,0 +1,70 @@
+"""The command `offline-gntd`.
+
+Exit codes: 0 done; 1 runs failed, a table is incomplete, a check found faults; 2 bad usage; 130 interrupted.
+
+The layers are imported inside the commands that need them, so that --help does not wait for torch.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from offline_gntd import __version__, extensions
+from offline_gntd.cli import analysis, bench, datasets, runs
+from offline_gntd.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """One that says what is wrong in a line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see: {self.prog} --help\n")
+
+
+class Command(Parser):
+    """Any command: all take the user's own files."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.add_argument(
+            "--import",
+            dest="imports",
+            action="append",
+            type=Path,
+            default=argparse.SUPPRESS,  # a verb must not undo what its command was given
+            metavar="FILE",
+            help="a Python file of yours with PRESETS or DATASETS",
+        )
+
+
+def parser() -> argparse.ArgumentParser:
+    top = Parser(
+        prog="offline-gntd",
+        description="Offline-RL benchmarks around Gauss-Newton temporal-difference learning.",
+        epilog="datasets/, results/ and analysis/ are kept in $OFFLINE_GNTD_HOME (default: this folder).",
+    )
+    top.add_argument("--version", action="version", version=f"offline-gntd {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Command)
+    for part in (datasets, runs, analysis, bench):
+        part.add_commands(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(arguments)
+    try:
+        for path in getattr(args, "imports", []):
+            extensions.use(path)
+        return args.handler(args) or 0
+    except UserError as error:
+        print(f"offline-gntd: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("offline-gntd: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,346 @@
+"""offline-gntd run, status, evaluate, algorithms, quickstart, ship."""
+
+import argparse
+import itertools
+import os
+import sys
+from pathlib import Path
+
+OF_THEORY = ("command", "handler", "experiment", "imports", "workers", "redo", "dry_run")
+
+
+def add_commands(commands) -> None:
+    command = commands.add_parser("quickstart", help="build a small dataset, train on it, show the table")
+    command.set_defaults(handler=quickstart)
+
+    command = commands.add_parser("algorithms", help="the presets and their fields")
+    command.add_argument("name", nargs="?", metavar="ALGORITHM", help="show this one's fields")
+    command.set_defaults(handler=algorithms)
+
+    command = commands.add_parser("run", help="run an experiment's grid; finished runs are skipped")
+    command.add_argument(
+        "experiment", metavar="EXPERIMENT", help="table1, table2, figure1, theory, your name, or a .toml file"
+    )
+    command.add_argument("--algorithms", nargs="+", metavar="A")
+    command.add_argument(
+        "--datasets", nargs="+", metavar="D", help="names or files; environments where batches are collected"
+    )
+    command.add_argument(
+        "--version", metavar="V", help="table2's data: v0 (default), v2, or local for sets built here"
+    )
+    command.add_argument("--seeds", type=int, metavar="N", help="seeds 0 … N−1")
+    command.add_argument("--steps", type=int, metavar="N", help="updates, or batches collected, per run")
+    command.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations")
+    command.add_argument("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation")
+    command.add_argument(
+        "--stack",
+        type=int,
+        metavar="N",
+        help="seeds trained together in one process (default: the experiment's; on a GPU all)",
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="FIELD=VALUE[,VALUE…]",
+        help="set a field of every algorithm; several values are variants, each a column of its own",
+    )
+    command.add_argument(
+        "--workers", type=int, metavar="W", help="runs at a time, of one thread each (default: one per core)"
+    )
+    command.add_argument(
+        "--engine", choices=("local", "ray", "slurm"), default="local", help="where to run (default local)"
+    )
+    command.add_argument("--address", metavar="A", help="of a Ray cluster: auto, ray://host:port, …")
+    command.add_argument(
+        "--slurm",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of its jobs: partition=… time=MINUTES mem=8GB …",
+    )
+    command.add_argument("--device", default="cpu", metavar="D", help="cpu (default) or cuda")
+    command.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        metavar="S",
+        help="time between checkpoints (default: so that they take half a percent of a run's time)",
+    )
+    command.add_argument("--retries", type=int, metavar="N", help="of a run that fails (default 2)")
+    command.add_argument("--redo", action="store_true", help="run again what is stale")
+    command.add_argument("--tensorboard", action="store_true", help="log there too, in the runs' folders")
+    command.add_argument(
+        "--wandb", action="store_true", help="log there too; WANDB_MODE=offline keeps it here"
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="say what would be run, and how long it would take"
+    )
+    command.set_defaults(handler=run)
+
+    command = commands.add_parser("status", help="how far grids are, from their files, wherever they run")
+    command.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="one, run by run (default: all)")
+    command.add_argument("--json", action="store_true", help="for a program to read")
+    command.set_defaults(handler=status)
+
+    command = commands.add_parser("evaluate", help="score a run's stored policy again")
+    command.add_argument(
+        "run", metavar="RUN", help="a run's folder: results/EXPERIMENT/DATASET/ALGORITHM/seed-N"
+    )
+    command.add_argument("--episodes", type=int, metavar="N", help="other than the run's own number")
+    command.set_defaults(handler=evaluate)
+
+    command = commands.add_parser("ship", help="write an experiment's results in the compact, committed form")
+    command.add_argument("experiment", metavar="EXPERIMENT")
+    command.set_defaults(handler=ship)
+
+
+def quickstart(args: argparse.Namespace) -> int:
+    """All in a folder of its own, so that the repository stays as it was."""
+    os.environ.setdefault("OFFLINE_GNTD_HOME", "quickstart")
+    from offline_gntd import processes
+    from offline_gntd.analysis import render
+    from offline_gntd.collection.builders import build
+    from offline_gntd.experiments import definitions, grid
+
+    processes.prepare()
+    experiment = definitions.BUILT_IN["quickstart"]
+    for name in experiment.datasets:
+        build(name)
+    grid.run(experiment)
+    table = render.table(experiment.name)
+    written = render.write(table) + render.figure(experiment.name, ["updates"])
+    print("\n" + table.text("md"))
+    print("written: " + ", ".join(map(str, written)))
+    return 1 if table.missing else 0
+
+
+def algorithms(args: argparse.Namespace) -> None:
+    from offline_gntd.algorithms import catalogue, preset
+    from offline_gntd.configuration import flatten
+
+    if args.name:
+        for path, value in flatten(preset(args.name).config).items():
+            print(f"{path:<24} {'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
+    else:
+        for name, entry in catalogue().items():
+            print(f"{name:<14} {entry.label}")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.experiment == "theory":
+        return _run_theory(args)
+    from offline_gntd.experiments import grid
+    from offline_gntd.experiments.job import Options
+
+    experiment = _experiment(args)
+    device = _device(args.device)
+    settings = _engine_settings(args)
+    if args.dry_run:
+        return _dry_run(experiment, args)
+    trackers = tuple(name for name in ("tensorboard", "wandb") if getattr(args, name))
+    outcome = grid.run(
+        experiment,
+        workers=args.workers,
+        options=Options(device, args.checkpoint_seconds, trackers),
+        redo=args.redo,
+        retries=grid.RETRIES if args.retries is None else args.retries,
+        engine_name=args.engine,
+        **settings,
+    )
+    counts = {
+        "done": outcome.done,
+        "done by another grid": outcome.done_elsewhere,
+        "finished before": outcome.finished_before,
+        "failed": outcome.failed,
+        "stale": outcome.stale,
+    }
+    done = ", ".join(f"{len(cells)} {state}" for state, cells in counts.items() if cells) or "nothing done"
+    print(f"{experiment.name}: {done}")
+    if outcome.done:
+        _warn_of_shipped(experiment)
+    if outcome.stale:
+        print(
+            f"stale: finished under other settings or data, e.g. {outcome.stale[0]}; --redo runs them again",
+            file=sys.stderr,
+        )
+    if outcome.stopped:
+        print(f"stopped ({outcome.stopped}); the same command goes on from the checkpoints", file=sys.stderr)
+    return 0 if outcome.complete else 1
+
+
+def _warn_of_shipped(experiment) -> None:
+    """Runs of one's own take the place of shipped ones: said where the two would not stand in one table."""
+    import dataclasses
+
+    from offline_gntd.experiments import results
+
+    shipped = results.read_shipped(experiment.name)
+    if shipped and results.protocols(shipped.runs) != [dataclasses.asdict(experiment.protocol)]:
+        print(
+            f"the shipped results of {experiment.name} follow another protocol: its tables show those made "
+            f"here alone until results/{experiment.name} is removed. A name of one's own keeps both: "
+            "offline-gntd run NAME --algorithms … --datasets …",
+            file=sys.stderr,
+        )
+
+
+def _run_theory(args: argparse.Namespace) -> int:
+    """Not a grid of runs but a list of measurements, all of whose settings are its own."""
+    from offline_gntd.errors import UserError
+    from offline_gntd.theory import runner
+
+    for name, value in vars(args).items():
+        if name not in OF_THEORY and value not in (None, False, [], "cpu", "local"):
+            option = {"settings": "set"}.get(name, name.replace("_", "-"))
+            raise UserError(f"--{option} is of a grid; theory takes --workers, --redo and --dry-run")
+    if args.dry_run:
+        names = set(runner.measurements())
+        done = set() if args.redo else names & runner.finished()
+        print(f"{len(names - done)} to measure, {len(done)} finished")
+        return 0
+    made, before = runner.run(args.workers, args.redo)
+    print(f"{made} measured, {before} finished before")
+    return 0
+
+
+def _dry_run(experiment, args: argparse.Namespace) -> int:
+    from offline_gntd.experiments import preview
+
+    workers = os.cpu_count() or 1 if args.workers is None else args.workers
+    made = preview.preview(experiment, workers, args.redo)
+    print(made.text())
+    return 1 if made.plan.missing else 0
+
+
+def _engine_settings(args: argparse.Namespace) -> dict:
+    from offline_gntd.errors import UserError
+
+    for option, engine in (("address", "ray"), ("slurm", "slurm")):
+        if getattr(args, option) and args.engine != engine:
+            raise UserError(f"--{option} is of --engine {engine}, not of {args.engine}")
+    if args.engine == "ray":
+        return {"address": args.address}
+    if args.engine == "slurm":
+        pairs = [setting.partition("=") for setting in args.slurm]
+        for name, separator, value in pairs:
+            if not (name and separator and value):
+                raise UserError(f"--slurm takes name=value, not {name!r}")
+        return {"parameters": {name: value for name, _, value in pairs}}
+    return {}
+
+
+def status(args: argparse.Namespace) -> None:
+    import json
+
+    from offline_gntd.experiments import definitions, status
+    from offline_gntd.theory import runner
+
+    names = [args.experiment] if args.experiment else definitions.with_results()
+    found = [status.read(name) for name in names if name != runner.NAME]
+    facts, lines = [one.to_dict() for one in found], [one.headline() for one in found]
+    measurements, measured = set(runner.measurements()), runner.finished()
+    if args.experiment == runner.NAME or (not args.experiment and measured):
+        done, all_of_it = len(measurements & measured), len(measurements)
+        facts.append({"experiment": runner.NAME, "measurements": all_of_it, "done": done})
+        lines.append(f"{runner.NAME}: {done} of {all_of_it} measured")
+    if args.json:
+        print(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
+    elif args.experiment and found:
+        print(found[0].text())
+    else:
+        print("\n".join(lines) or "nothing was run here yet")
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    from offline_gntd import processes
+    from offline_gntd.experiments import stored_policy
+
+    processes.prepare()
+    outcome = stored_policy.evaluate(Path(args.run), args.episodes)
+    print(f"{args.run}, step {outcome.step}: {outcome.text()}")
+    return 0 if outcome.reproduced in (True, None) else 1
+
+
+def ship(args: argparse.Namespace) -> None:
+    from offline_gntd.experiments import definitions, results
+    from offline_gntd.theory import runner
+
+    if args.experiment == runner.NAME:
+        written = runner.ship()
+    else:
+        written = results.ship(definitions.find(args.experiment).name)
+    print("written: " + ", ".join(map(str, written)))
+
+
+def _device(name: str) -> str:
+    import torch
+
+    from offline_gntd.errors import UserError
+
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise UserError(f"no device {name!r}; there are: cpu, cuda")
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"no device {name!r} here: {str(error).splitlines()[0]}") from error
+    return name
+
+
+def _experiment(args: argparse.Namespace):
+    """The experiment the arguments describe: one that is known, changed by options, or a new one."""
+    import dataclasses
+
+    from offline_gntd.errors import UserError, unknown
+    from offline_gntd.experiments import definitions
+    from offline_gntd.experiments.definitions import BUILT_IN, Experiment, Protocol
+
+    if args.version is not None:
+        if args.experiment != "table2":
+            raise UserError(f"--version is of table2 alone, not of {args.experiment}")
+        if args.version not in definitions.VERSIONS:
+            raise unknown("version", args.version, definitions.VERSIONS)
+        base = BUILT_IN[definitions.table2_name(args.version)]
+    elif args.experiment.endswith(".toml"):
+        base = definitions.from_file(Path(args.experiment))
+    elif args.experiment in BUILT_IN:
+        base = BUILT_IN[args.experiment]
+    elif args.algorithms and args.datasets:
+        base = Experiment(args.experiment, (), ())
+    else:
+        try:
+            base = definitions.find(args.experiment)
+        except UserError as error:
+            raise UserError(f"{error} A new one takes --algorithms … --datasets …") from error
+    fields = {field.name for field in dataclasses.fields(Protocol)}
+    protocol = {name: value for name, value in vars(args).items() if name in fields and value is not None}
+    seeds = base.seeds if args.seeds is None else args.seeds
+    if args.device != "cpu":
+        protocol.setdefault("stack", seeds)  # one process has it all to itself
+    algorithms = tuple(args.algorithms or base.algorithms)
+    if not algorithms or not (args.datasets or base.datasets):
+        raise UserError(f"{base.name} names no algorithms or no datasets; add --algorithms … --datasets …")
+    experiment = Experiment(
+        base.name,
+        tuple(args.datasets or base.datasets),
+        _variants(algorithms, args.settings),
+        seeds=seeds,
+        protocol=dataclasses.replace(base.protocol, **protocol),
+    )
+    experiment.check_algorithms()
+    return experiment
+
+
+def _variants(algorithms: tuple[str, ...], settings: list[str]) -> tuple[str, ...]:
+    """`gntd` with --set kfac.damping=1,2 is gntd@kfac.damping=1 and gntd@kfac.damping=2."""
+    from offline_gntd.errors import UserError
+
+    choices = []
+    for setting in settings:
+        path, separator, values = setting.partition("=")
+        if not separator or not path or not values:
+            raise UserError(f"--set takes field=value, not {setting!r}")
+        choices.append([f"@{path}={value}" for value in values.split(",")])
+    return tuple(
+        algorithm + "".join(chosen) for algorithm in algorithms for chosen in itertools.product(*choices)
+    )

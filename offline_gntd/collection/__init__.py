@@ -1,0 +1,1 @@
+"""Making data: online training, roll-outs, and the datasets built from them."""

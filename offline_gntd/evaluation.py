@@ -1,0 +1,119 @@
+"""Gymnasium environments, made quietly, and the evaluation every score comes from."""
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from offline_gntd.errors import UserError
+from offline_gntd.locomotion import of_environment
+from offline_gntd.tasks import Task
+
+
+def make(env_id: str, **options: Any) -> gymnasium.Env:
+    """An environment with one vector for an observation, and no more output than errors."""
+    _silence_mujoco()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # out-of-date versions are chosen on purpose
+        try:
+            environment = gymnasium.make(env_id, **options)
+        except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(f"cannot make the environment {env_id!r}: {reason}") from error
+        space = environment.observation_space
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+            environment = gymnasium.wrappers.FlattenObservation(environment)
+    return environment
+
+
+def task_of(env_id: str, **options: Any) -> Task:
+    """The task of any environment, its references where D4RL gives them."""
+    environment = make(env_id, **options)
+    obs, action = environment.observation_space, environment.action_space
+    environment.close()
+    return task_of_spaces(env_id, obs, action, options)
+
+
+def task_of_spaces(env_id: str, obs: Any, action: Any, options: dict[str, Any] | None = None) -> Task:
+    """The task of an environment whose spaces are known, which need not be installed."""
+    discrete = isinstance(action, gymnasium.spaces.Discrete)
+    if not discrete and not isinstance(action, gymnasium.spaces.Box):
+        raise UserError(f"{env_id} has actions of a kind no algorithm here takes: {action}")
+    known = of_environment(env_id)
+    low, high, source = 0.0, 100.0, "none known: a score is the return itself"
+    if known:
+        low, high, source = known.reference_min, known.reference_max, "D4RL's constants"
+    return Task(
+        env_id,
+        int(gymnasium.spaces.flatdim(obs)),
+        int(action.n) if discrete else int(np.prod(action.shape)),
+        discrete,
+        low,
+        high,
+        source,
+        options or {},
+    )
+
+
+def _silence_mujoco() -> None:
+    """HalfCheetah's model has an attribute that MuJoCo 4 warns of at every load, into a file as well."""
+    with contextlib.suppress(ImportError):
+        import mujoco
+
+        mujoco.set_mju_user_warning(_other_warnings)
+
+
+def _other_warnings(message: str) -> None:
+    if "settotalmass" not in message:
+        print(f"MuJoCo: {message}", file=sys.stderr)
+
+
+class Evaluator:
+    """Whole episodes of a stack of policies, stepped together.
+
+    Every episode has an environment of its own and is waited for, so short episodes are not favoured. Its
+    start depends on the seed, the key and its number alone: results do not depend on what ran before.
+    """
+
+    def __init__(self, task: Task, seeds: Sequence[int], episodes: int):
+        self.task, self.seeds, self.episodes = task, tuple(seeds), episodes
+        self.environments = [make(task.env_id, **task.env_options) for _ in range(len(seeds) * episodes)]
+
+    def returns(self, act: Callable[[Tensor], Tensor], key: int, device: str = "cpu") -> np.ndarray:
+        """Undiscounted returns [seeds, episodes] of act: obs [seeds, episodes, obs_dim] -> actions."""
+        shape = (len(self.seeds), self.episodes)
+        obs = np.zeros((shape[0] * shape[1], self.task.obs_dim), np.float32)
+        returns = np.zeros(len(obs))
+        for i, environment in enumerate(self.environments):
+            start = np.random.SeedSequence([self.seeds[i // self.episodes], key, i % self.episodes])
+            obs[i], _ = environment.reset(seed=int(start.generate_state(1)[0]))
+        live = list(range(len(obs)))
+        while live:
+            actions = act(torch.from_numpy(obs).view(*shape, -1).to(device)).cpu().numpy()
+            actions = self._legal(actions.reshape(len(obs), *actions.shape[2:]))
+            still_live = []
+            for i in live:
+                obs[i], reward, terminated, truncated, _ = self.environments[i].step(actions[i])
+                returns[i] += reward
+                if not (terminated or truncated):
+                    still_live.append(i)
+            live = still_live
+        return returns.reshape(shape)
+
+    def _legal(self, actions: np.ndarray) -> np.ndarray:
+        """Actions [n, …] as the environments take them: clipped, since they charge for what is beyond."""
+        space = self.environments[0].action_space
+        if isinstance(space, gymnasium.spaces.Discrete):
+            return actions + space.start if space.start else actions
+        assert isinstance(space, gymnasium.spaces.Box)  # task_of_spaces takes no other
+        return np.clip(actions.reshape(len(actions), *space.shape), space.low, space.high)
+
+    def close(self) -> None:
+        for environment in self.environments:
+            environment.close()

@@ -1,0 +1,269 @@
+"""One run: train an agent for a stack of seeds, evaluate it, and leave a record of each seed.
+
+The record of a run that was stopped and resumed is the same, bit for bit, as that of one that was not, but
+for its timing.
+"""
+
+import dataclasses
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+
+from offline_gntd.algorithms import preset
+from offline_gntd.configuration import to_dict
+from offline_gntd.datasets import Dataset
+from offline_gntd.evaluation import Evaluator
+from offline_gntd.experiments import provenance
+from offline_gntd.experiments.batches import experience
+from offline_gntd.experiments.definitions import Cell
+from offline_gntd.experiments.record import Record, read_description
+from offline_gntd.experiments.sources import Source, source_of
+from offline_gntd.tensors import Unreadable
+
+LARGEST_VALUE = 1e6  # |Q| past this has diverged
+STOP_CHECK = 16  # updates between looks at whether to stop or checkpoint
+CHECKPOINT_SHARE = 0.005  # of a run's time goes into checkpoints, unless their period is given
+SHORTEST_PERIOD = 10.0  # seconds between checkpoints, unless their period is given
+
+TIMING = ("training_seconds", "training_cpu_seconds", "evaluation_seconds", "checkpoint_seconds")
+
+
+class Stopped(Exception):
+    """The run was asked to stop; its checkpoint holds all it has done."""
+
+
+class Run:
+    def __init__(self, cell: Cell, device: str = "cpu", source: Source | None = None):
+        self.cell, self.device = cell, device
+        self.source = source_of(cell) if source is None else source
+        self.config, self.task = cell.config, self.source.task
+        self.generators = [torch.Generator(device).manual_seed(seed) for seed in cell.seeds]
+        self.experience = experience(self.source, self.config, cell.seeds, self.generators, device)
+        self.agent = self.config.agent(self.task, self.generators, self.experience.statistics)
+        self.evaluator = Evaluator(self.task, cell.seeds, cell.protocol.evaluate_episodes)
+        self.records = [Record(cell.folder(seed)) for seed in cell.seeds]
+        self.step = 0
+        self.save_seconds = 0.0  # that the last checkpoint took
+        self.timing = dict.fromkeys(TIMING, 0.0)
+        self._timed = (0.0, 0.0)  # seconds on curvature in this process and of training, when last evaluated
+
+    def execute(
+        self,
+        report: Callable[[int, float | None], None] = lambda step, score: None,
+        stopping: Callable[[], bool] = lambda: False,
+        checkpoint_seconds: float | None = None,
+    ) -> None:
+        """Train to the protocol's last step, from the last checkpoint if there is one.
+
+        report              is told the step, and the mean score when one was measured
+        stopping            is asked now and then; the run then ends with a checkpoint
+        checkpoint_seconds  between checkpoints; None keeps them to a small share of the run's time
+        """
+        try:
+            self._execute(report, stopping, checkpoint_seconds)
+        finally:
+            self.evaluator.close()
+            self.experience.close()
+
+    def _execute(
+        self,
+        report: Callable[[int, float | None], None],
+        stopping: Callable[[], bool],
+        checkpoint_seconds: float | None,
+    ) -> None:
+        self._start()
+        last_checkpoint = time.monotonic()
+        while self.step < self.cell.protocol.steps and not all(record.diverged for record in self.records):
+            self._train(self._pause_at())
+            report(self.step, self._evaluate() if self._evaluation_due() else None)
+            if stopping():
+                self.save()
+                for record in self.records:
+                    record.describe(status="stopped")
+                raise Stopped
+            period = self._checkpoint_period() if checkpoint_seconds is None else checkpoint_seconds
+            if time.monotonic() - last_checkpoint > period:
+                self.save()
+                last_checkpoint = time.monotonic()
+        self.save()
+        for record in self.records:
+            status = "diverged" if record.diverged else "done"
+            record.describe(status=status, finished=_now(), steps=self.step, **self.timing)
+
+    def _checkpoint_period(self) -> float:
+        return max(SHORTEST_PERIOD, self.save_seconds / CHECKPOINT_SHARE)
+
+    def _pause_at(self) -> int:
+        """The next step to look up at: an evaluation, or a moment to stop or checkpoint."""
+        every = self.cell.protocol.evaluate_every
+        next_evaluation = min((self.step // every + 1) * every, self.cell.protocol.steps)
+        return min(self.step + STOP_CHECK, next_evaluation)
+
+    def _train(self, until: int) -> None:
+        wall, cpu = time.perf_counter(), time.process_time()
+        while self.step < until:
+            self.last = self.agent.update(self.experience.batch(self.agent))
+            self.step += 1
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        self.timing["training_seconds"] += time.perf_counter() - wall
+        self.timing["training_cpu_seconds"] += time.process_time() - cpu
+
+    def _evaluation_due(self) -> bool:
+        return self.step % self.cell.protocol.evaluate_every == 0 or self.step == self.cell.protocol.steps
+
+    def _evaluate(self) -> float:
+        """Score every seed that has not diverged; the mean score."""
+        began = time.perf_counter()
+        seen = {name: values.reshape(len(values), -1).mean(1) for name, values in self.last.items()}
+        metrics = seen | self.agent.measure(self.experience.transitions)
+        metrics = {name: values.tolist() for name, values in metrics.items()}
+        if "kfac_seconds" in metrics:
+            metrics["kfac_seconds_share"] = self._curvature_share(metrics.pop("kfac_seconds"))
+        returns = self.evaluator.returns(self.agent.act, self.step, self.device)  # [seeds, episodes]
+        self.timing["evaluation_seconds"] += time.perf_counter() - began
+        scores = []
+        for i, record in enumerate(self.records):
+            row = {name: values[i] for name, values in metrics.items()} | self.experience.metrics(i)
+            if record.diverged:
+                continue
+            if not all(map(math.isfinite, row.values())) or row.get("largest_value", 0.0) > LARGEST_VALUE:
+                record.describe(diverged_at=self.step)
+                continue
+            mean = float(returns[i].mean())
+            score = self.task.score(mean)
+            scores.append(score)
+            record.metrics.append({"step": self.step} | row)
+            record.scores.append(
+                {
+                    "step": self.step,
+                    "return": mean,
+                    "return_std": float(returns[i].std()),
+                    "score": score,
+                    "score_std": self.task.score_spread(float(returns[i].std())),
+                    "returns": " ".join(f"{value:g}" for value in returns[i]),
+                }
+                | self.timing
+            )
+            record.write_rows()
+        return float(np.mean(scores)) if scores else math.nan
+
+    def _curvature_share(self, seconds: list[float]) -> list[float]:
+        """What of the training since the last evaluation (or since it was resumed) went into curvature."""
+        spent, trained = self._timed
+        self._timed = (seconds[0], self.timing["training_seconds"])
+        return [(seconds[0] - spent) / (self._timed[1] - trained)] * len(seconds)
+
+    def state(self, i: int) -> dict[str, torch.Tensor]:
+        """All that seed i's future depends on."""
+        state = {name: tensor[i] if tensor.dim() else tensor for name, tensor in self.agent.tensors().items()}
+        return {
+            **{name: tensor.clone() for name, tensor in state.items()},
+            **self.experience.state(i),
+            "generator": self.generators[i].get_state(),
+        }
+
+    def save(self) -> None:
+        """Checkpoint every seed; the one before goes only when all are written."""
+        began = time.perf_counter()
+        for i, record in enumerate(self.records):
+            record.save(self.step, self.state(i), self.timing)
+        for record in self.records:
+            record.forget_checkpoints(but=self.step)
+        self.save_seconds = time.perf_counter() - began
+        self.timing["checkpoint_seconds"] += self.save_seconds
+
+    def _start(self) -> None:
+        """Resume from the latest step that every seed has a checkpoint of, or begin."""
+        for record in self.records:
+            record.sweep()
+        steps = set.intersection(*(record.checkpoint_steps() for record in self.records))
+        if steps and self._same_run():
+            for step in sorted(steps, reverse=True):
+                try:
+                    return self._resume(step)
+                except Unreadable as error:
+                    print(f"{error}; going further back", file=sys.stderr)
+        for record in self.records:
+            record.clear()
+            record.describe(**self._description(record), resumed_at=[])
+
+    def _same_run(self) -> bool:
+        """Whether what is on disk was made by this very cell, from this very data."""
+        wanted = self._description(self.records[0])
+        for record in self.records:
+            found = read_description(record.folder) or {}
+            if any(found.get(key) != wanted[key] for key in ("config_hash", "dataset_sha256")):
+                return False
+            if found.get("versions") != wanted["versions"]:
+                changed = provenance.changes(found.get("versions", {}), wanted["versions"])
+                print(f"{record.folder} begins anew: its checkpoint was made with {changed}", file=sys.stderr)
+                return False
+        return True
+
+    def _resume(self, step: int) -> None:
+        resumed = [record.resume(step) for record in self.records]
+        states = [state for state, _ in resumed]
+        for record, (_, timing) in zip(self.records, resumed, strict=True):
+            self.timing |= timing
+            found = read_description(record.folder) or {}
+            before = found.get("resumed_at", [])  # also by those that saved nothing
+            record.describe(status="running", process=os.getpid(), resumed_at=[*before, step])
+            record.write_rows()
+        restore(self.agent, states)
+        for generator, state in zip(self.generators, states, strict=True):
+            generator.set_state(state["generator"])
+        self.experience.restore(states)
+        self.step, self._timed = step, (0.0, self.timing["training_seconds"])
+
+    def _description(self, record: Record) -> dict[str, Any]:
+        cell, source = self.cell, self.source
+        return {
+            "experiment": cell.experiment,
+            "dataset": cell.dataset,
+            "algorithm": cell.algorithm,
+            "label": preset(cell.algorithm).label,
+            "seed": cell.seeds[self.records.index(record)],
+            "status": "running",
+            "config": to_dict(self.config),
+            "config_hash": cell.config_hash,
+            "protocol": dataclasses.asdict(cell.protocol),
+            "stack": len(cell.seeds),
+            "dataset_source": source.source,
+            "dataset_sha256": source.sha256,
+            "dataset_rows": len(source) if isinstance(source, Dataset) else 0,
+            "dataset_origin": source.origin,
+            "dataset_stands_for": source.stands_for,
+            "dataset_version": source.version,
+            "dataset_level": source.provenance.get("level"),
+            "dataset_score": source.score,
+            "dataset_built_by": source.provenance.get("command"),
+            "env_id": source.task.env_id,
+            "task": dataclasses.asdict(source.task),
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "versions": provenance.versions(),
+            "commit": provenance.commit(),
+            "machine": provenance.machine(),
+            "process": os.getpid(),
+            "started": _now(),
+        }
+
+
+def restore(agent: Any, states: list[dict[str, torch.Tensor]]) -> None:
+    """Put an agent back to where `Run.state` of every seed says it was."""
+    tensors = agent.tensors()
+    for i, state in enumerate(states):
+        for name, tensor in tensors.items():
+            (tensor[i] if tensor.dim() else tensor).copy_(state[name])
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

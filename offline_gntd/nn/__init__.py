@@ -1,0 +1,1 @@
+"""Networks with a tape, Kronecker-factored and exact Gauss-Newton steps, optimisers, policies."""

@@ -1,0 +1,244 @@
+"""The theorems' predictions beside what was measured: one line per setting and quantity."""
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from offline_gntd.analysis.statistics import Estimate
+from offline_gntd.analysis.table import Cell, Table, minus
+from offline_gntd.theory import runner
+from offline_gntd.theory.chains import ACTIONS, PROBLEMS, STATES
+from offline_gntd.theory.directions import Comparison
+from offline_gntd.theory.regression import estimate, exponent, mean, slope
+from offline_gntd.theory.runner import Measurement
+from offline_gntd.theory.theorems import THEOREMS, linear_rate, rate
+from offline_gntd.theory.trials import STEP, Trial
+
+NAME = runner.NAME
+METHODS = {"gntd": "GNTD", "td": "TD"}
+SHALLOWEST = 1e-18  # of the error at the start: below that it is rounding
+LEVELS = 8  # of ε at which samples are counted
+USUAL = Trial("linear")  # what a sweep leaves as it is
+AFTER = f"K = {runner.SHORT}"
+
+
+class Line(NamedTuple):
+    setting: str
+    quantity: str
+    predicted: float | None  # None: no theorem speaks of it
+    measured: Estimate | None  # None: not all that it takes was measured
+
+
+class Unmeasured(NamedTuple):
+    """What is missing, and the setting no line of which can be had without it."""
+
+    cell: str
+    measurement: Measurement
+
+    def __str__(self) -> str:
+        return f"{self.cell}: measurement {runner.key(self.measurement)}"
+
+
+class Trials:
+    """The trials of one setting and problem."""
+
+    def __init__(self, measured: pd.DataFrame, setting: str, problem: str):
+        self.frame = measured[(measured["setting"] == setting) & (measured["problem"] == problem)]
+        self.setting, self.problem = setting, problem
+
+    def where(self, quantity: str, **settings) -> pd.DataFrame:
+        frame = self.frame[self.frame["quantity"] == quantity]
+        for name, value in settings.items():
+            frame = frame[frame[name].isna() if value is None else frame[name] == value]
+        return frame
+
+    def values(self, quantity: str, **settings) -> np.ndarray:
+        """[seeds]"""
+        return self.where(quantity, **settings).sort_values("seed")["value"].to_numpy()
+
+    def sweep(self, by: str, quantity: str = "floor", **settings) -> tuple[np.ndarray, np.ndarray]:
+        """What is swept [points], and the quantity [points, seeds]."""
+        table = self.where(quantity, **settings).pivot_table("value", by, "seed")
+        return table.index.to_numpy(float), table.to_numpy()
+
+    def paths(self, **settings) -> dict[tuple[int, float], pd.DataFrame]:
+        """ε by iteration and seed, of every (samples, step)."""
+        frame = self.where("error", **settings)
+        return {
+            pair: group.pivot_table("value", "iteration", "seed")
+            for pair, group in frame.groupby(["samples", "step"])
+        }
+
+
+def long(method: str, **settings) -> dict:
+    """The trials of many iterations, with N tuples in each."""
+    return {"method": method, "iterations": USUAL.iterations} | settings
+
+
+def short(swept: str = "", **settings) -> dict:
+    """The short trials that differ from the usual in these settings only, and in what is swept."""
+    usual = {name: getattr(USUAL, name) for name in ("method", "samples", "step", "damping", "width")}
+    chosen = usual | {"realisable": True, "iterations": runner.SHORT} | settings
+    return {name: value for name, value in chosen.items() if name != swept}
+
+
+def contraction(path: pd.DataFrame) -> np.ndarray:
+    """The mean factor [seeds] by which an iteration shrinks ‖Q − Q^π‖_μ, until only rounding is left."""
+    start, path = path.iloc[0], path.iloc[1:]
+    last = [np.flatnonzero(path[seed] > SHALLOWEST * start[seed])[-1] for seed in path]
+    ends = [path[seed].iloc[k] for seed, k in zip(path, last, strict=True)]
+    return (np.array(ends) / start.to_numpy()) ** (0.5 / path.index[last].to_numpy())
+
+
+def samples_needed(paths: dict[tuple[int, float], np.ndarray], iterations: np.ndarray, levels: np.ndarray):
+    """The fewest samples, over all N and β, after which the mean ε is at most each level [levels]."""
+    needed = np.full(len(levels), np.inf)
+    for (samples, _), errors in paths.items():
+        best = np.minimum.accumulate(np.nan_to_num(errors, nan=np.inf))
+        first = (best[:, None] <= levels).argmax(0)
+        used = np.where(best[-1] <= levels, samples * iterations[first], np.inf)
+        needed = np.minimum(needed, used)
+    return needed
+
+
+def complexity(trials: Trials, method: str) -> tuple[np.ndarray, np.ndarray, Estimate]:
+    """Levels of ε, the samples each needs, and the exponent between them."""
+    paths = {pair: path for pair, path in trials.paths(**long(method)).items() if pair[0]}
+    arrays = {pair: path.to_numpy() for pair, path in paths.items()}
+    iterations = next(iter(paths.values())).index.to_numpy()
+    lowest = min(np.nanmin(errors.mean(1)) for errors in arrays.values())
+    start = next(iter(arrays.values()))[0].mean()
+    levels = np.geomspace(0.1 * start, 2 * lowest, LEVELS)
+
+    def needed(chosen: np.ndarray) -> np.ndarray:
+        means = {pair: errors[:, chosen].mean(1) for pair, errors in arrays.items()}
+        return samples_needed(means, iterations, levels)
+
+    seeds = next(iter(arrays.values())).shape[1]
+    return levels, needed(np.arange(seeds)), estimate(lambda chosen: slope(levels, needed(chosen)), seeds)
+
+
+def lines(measured: pd.DataFrame, without: Collection[str] = ()) -> Iterator[Line]:
+    """Of every setting; of those that something is missing of, one line that says so."""
+    for setting in THEOREMS:
+        for problem in PROBLEMS:
+            name = setting_of(Trial(setting, problem))
+            if name not in without:
+                trials = Trials(measured, setting, problem)
+                yield from (Line(name, *line) for line in _of_setting(trials))
+    yield from (line for line in _of_directions(measured) if line.setting not in without)
+    yield from (Line(name, "everything", None, None) for name in without)
+
+
+def setting_of(measurement: Measurement) -> str:
+    """The setting whose lines it is a part of."""
+    if isinstance(measurement, Trial):
+        return f"{THEOREMS[measurement.setting].name}, {measurement.problem}"
+    return f"{measurement.depth} × {measurement.width} hidden units, ω = {measurement.damping:g}"
+
+
+def _of_setting(trials: Trials) -> Iterator[tuple[str, float | None, Estimate]]:
+    theorem, step = THEOREMS[trials.setting], STEP
+    if trials.setting == "linear":
+        theirs = {"step": None, "samples": 0}
+        path = trials.where("error", **theirs).pivot_table("value", "iteration", "seed")
+        smallest = trials.values("smallest_eigenvalue", **theirs).mean()
+        yield "GNTD's rate at β = (1−γ)λ₀/4", linear_rate(USUAL.discount, smallest), mean(contraction(path))
+    for method, label in METHODS.items():
+        (path,) = trials.paths(**short(method=method)).values()
+        words = f"β = {step}" if method == "gntd" else f"{step}/λ_max"
+        predicted = rate(USUAL.discount, step) if method == "gntd" else None
+        yield f"{label}'s rate at {words}", predicted, mean(contraction(path))
+    for method, label in METHODS.items():
+        n, floors = trials.sweep("samples", **long(method, step=step))
+        predicted = theorem.samples if method == "gntd" else None
+        yield f"{label}'s floor, exponent of N", predicted, exponent(n, floors)
+    for method, label in METHODS.items():
+        beta, floors = trials.sweep("step", **long(method, samples=1024))
+        predicted = theorem.step if method == "gntd" else None
+        yield f"{label}'s floor at N = 1024, exponent of β", predicted, exponent(beta, floors)
+    for samples, words in ((0, "exact expectations"), (1024, "N = 1024")):
+        omega, errors = trials.sweep("damping", **short("damping", samples=samples))
+        yield f"GNTD's error at {AFTER}, {words}, exponent of ω", theorem.damping, exponent(omega, errors)
+    if theorem.width is not None:
+        m, errors = trials.sweep("width", **short("width"))
+        yield (
+            f"GNTD's error at {AFTER}, exact expectations, exponent of m",
+            theorem.width,
+            exponent(m, errors),
+        )
+    if trials.setting == "linear":
+        apart = short(realisable=False)
+        ratio = np.sqrt(trials.values("floor", **apart) / trials.values("projection_error", **apart))
+        yield "‖Q − Q^π‖ / ‖ΠQ^π − Q^π‖ where Q^π is not in the class", 1 / (1 - USUAL.discount), mean(ratio)
+    for method, label in METHODS.items():
+        predicted = theorem.complexity if method == "gntd" else theorem.td_complexity
+        yield f"{label}'s samples needed, exponent of ε", predicted, complexity(trials, method)[2]
+
+
+def directions(measured: pd.DataFrame, quantity: str) -> dict[tuple[float, int, int], np.ndarray]:
+    """Of every damping, depth and width: [seeds]."""
+    frame = measured[(measured["kind"] == "Comparison") & (measured["quantity"] == quantity)]
+    groups = frame.groupby(["damping", "depth", "width"])
+    return {
+        (damping, int(depth), int(width)): group.sort_values("seed")["value"].to_numpy()
+        for (damping, depth, width), group in groups
+    }
+
+
+def _of_directions(measured: pd.DataFrame) -> Iterator[Line]:
+    words = {
+        "kfac_angle": "K-FAC's angle to the exact direction, degrees",
+        "gradient_angle": "the gradient's angle to the exact direction, degrees",
+        "exact_reach": "share of the residual the exact direction removes",
+        "kfac_reach": "share of the residual K-FAC's direction removes",
+        "gradient_reach": "share of the residual the gradient removes",
+    }
+    for quantity, text in words.items():
+        for (damping, depth, width), values in directions(measured, quantity).items():
+            yield Line(setting_of(Comparison(depth, width, damping)), text, None, mean(values))
+
+
+def table() -> Table:
+    measured, missing = runner.read()
+    absent = tuple(Unmeasured(setting_of(measurement), measurement) for measurement in missing)
+    found = list(lines(measured, dict.fromkeys(each.cell for each in absent)))
+    values = [line.measured.value if line.measured else None for line in found]
+    intervals = [_interval(line.measured) if line.measured else "missing" for line in found]
+    rows = [
+        (line.setting, line.quantity, _number(line.predicted), _number(value), interval)
+        for line, value, interval in zip(found, values, intervals, strict=True)
+    ]
+    long = pd.DataFrame([line[:3] for line in found], columns=["setting", "quantity", "predicted"])
+    return Table(
+        runner.NAME,
+        CAPTION,
+        ("Setting", "Quantity", "Predicted", "Measured", "Interval"),
+        tuple(tuple(Cell(text) for text in row) for row in rows),
+        long.assign(measured=values, interval=intervals),
+        absent,
+        made_of="measurements",
+    )
+
+
+CAPTION = (
+    f"The theorems beside what was measured on chains of {STATES * ACTIONS} state-action pairs, γ = "
+    f"{USUAL.discount}, {USUAL.seeds} seeds: 95 % bootstrap intervals over seeds. Rates are factors of "
+    "‖Q − Q^π‖_μ per iteration; exponents are slopes of its square on logarithmic axes. Predictions are "
+    "upper bounds (a rate or an error may be smaller); TD's are the best the paper quotes. TD's step is in "
+    "units of 1/λ_max(H) at the start. The width that the ReLU theorem asks for, of the order of "
+    "(|S||A|)³/δ², is out of reach."
+)
+
+
+def _number(value: float | None) -> str:
+    if value is None or not np.isfinite(value):
+        return "—"
+    digits = 6 if 0.99 < value < 1 else 4  # a rate may be that close to 1
+    return minus(f"{value:.{digits}g}")
+
+
+def _interval(measured: Estimate) -> str:
+    return f"[{_number(measured.low)}, {_number(measured.high)}]"
