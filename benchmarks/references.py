@@ -30,7 +30,7 @@ def expert_return(environment: str) -> np.ndarray:
 
 def main() -> None:
     torch.set_num_threads(1)
-    for environment in TASKS:
+    for environment in DISCRETE_TASKS:
         for name, returns in (("random", random_return(environment)), ("expert", expert_return(environment))):
             error = returns.std() / np.sqrt(returns.size)
             print(

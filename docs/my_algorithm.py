@@ -51,7 +51,7 @@ class Agent:
     def measure(self, transitions: Transitions) -> dict[str, Tensor]:
         return {}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """All that the next update depends on, for exact resumption."""
         return {"weights": self.weights}
 

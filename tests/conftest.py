@@ -53,7 +53,7 @@ def cartpole():
 def quick_collection():
     """Online training short enough for a test."""
     return Collection(
-        algorithm=QLearning(widths=(32, 32), batch_size=32, learning_rate=1e-3, target_rate=0.01),
+        algorithm=QLearning(hidden_dims=(32, 32), batch_size=32, learning_rate=1e-3, tau=0.01),
         explore_steps=300,
         warm_up=100,
         evaluate_every=100,

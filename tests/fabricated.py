@@ -24,7 +24,7 @@ def write_run(experiment, algorithm, seed, returns, errors=None, dataset="cartpo
         "label": algorithm.upper(),
         "seed": seed,
         "status": "done",
-        "config": {"widths": [16, 16], "learning_rate": 0.001, "kfac": None},
+        "config": {"hidden_dims": [16, 16], "learning_rate": 0.001, "kfac": None},
         "config_hash": "abc",
         "protocol": vars(experiment.protocol),
         "stack": 1,

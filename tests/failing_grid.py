@@ -8,11 +8,9 @@ import threading
 
 from offline_gntd.experiments.definitions import Experiment, Protocol
 
-SMALL = "@widths=16x16@batch_size=32"
-BROKEN = (
-    "dqn@widths=9999999x9999999"  # too large for any machine: an error inside the run, not in its settings
-)
-VICTIM = "dqn@widths=512x512@batch_size=1024"  # slow enough to be met alive
+SMALL = "@hidden_dims=16x16@batch_size=32"
+BROKEN = "dqn@hidden_dims=9999999x9999999"  # too large for any machine: an error inside the run, not in its settings
+VICTIM = "dqn@hidden_dims=512x512@batch_size=1024"  # slow enough to be met alive
 SOUND = [
     f"{name}{SMALL}@learning_rate={rate}e-3"
     for name in ("dqn", "gndqn")

@@ -36,11 +36,11 @@ def statistics(data):
 
 def small(config, **changes):
     """A preset with networks and periods that a test can follow."""
-    changes = {"widths": (16, 12), "batch_size": 32} | changes
+    changes = {"hidden_dims": (16, 12), "batch_size": 32} | changes
     if getattr(config, "kfac", None):
         changes["kfac"] = dataclasses.replace(config.kfac, factor_every=2, inverse_every=3)
-    if hasattr(config, "vae_widths"):
-        changes["vae_widths"] = (20, 18)
+    if hasattr(config, "vae_hidden_dims"):
+        changes["vae_hidden_dims"] = (20, 18)
     return dataclasses.replace(config, **changes)
 
 

@@ -29,7 +29,7 @@ def test_it_learns_to_imitate():
     data = plain.rows(2000)
     data[:, 5:8] = (data[:, :3] + data[:, 1:4]).tanh()  # a policy that can be cloned
     generators = [torch.Generator().manual_seed(0)]
-    config = plain.small(CATALOGUE["bc"].config, learning_rate=3e-3, widths=(64, 64), batch_size=128)
+    config = plain.small(CATALOGUE["bc"].config, learning_rate=3e-3, hidden_dims=(64, 64), batch_size=128)
     agent = config.agent(plain.TASK, generators, plain.statistics(data))
     for _ in range(400):
         loss = agent.update(plain.sample(data, 128, generators))["loss"]

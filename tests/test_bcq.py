@@ -56,8 +56,8 @@ class Reference:
         self.actor_optimiser.zero_grad()
         actor_loss.backward()
         self.actor_optimiser.step()
-        self.critics.follow(config.target_rate)
-        plain.follow(self.target_actor, self.actor, config.target_rate)
+        self.critics.follow(config.tau)
+        plain.follow(self.target_actor, self.actor, config.tau)
 
 
 @pytest.mark.parametrize("name", ["bcq", "gn_bcq"])

@@ -68,7 +68,9 @@ def test_what_is_counted_is_what_torch_multiplies(name, monkeypatch):
 def test_every_preset_has_a_minimum(name):
     config = settings(name)
     task = SIZES[MAIN_SIZE[config.discrete]]
-    assert flops.of_update(config, task) > flops.forward(config.batch_size, (task.obs_dim, *config.widths, 1))
+    assert flops.of_update(config, task) > flops.forward(
+        config.batch_size, (task.obs_dim, *config.hidden_dims, 1)
+    )
 
 
 def test_rows_to_time_with_are_transitions():
@@ -85,7 +87,7 @@ def test_bench_prints_nothing_but_json(capsys):
     assert found["gemm_gflops"] > 0
     assert set(found["algorithms"]) == {"td", "gntd"} == set(found["sizes"]["acrobot"])
     row = found["algorithms"]["gntd"]
-    assert (row["factor_period"], row["inverse_period"], row["widths"]) == (10, 20, [128, 128])
+    assert (row["factor_period"], row["inverse_period"], row["hidden_dims"]) == (10, 20, [128, 128])
     assert 0 < row["ceiling_fraction"] < 1
     assert min(row["updates_per_s"], row["workers_updates_per_s"]) > 0
     assert row["peak_mib"] > 50

@@ -15,7 +15,7 @@ from offline_gntd.experiments.definitions import BUILT_IN, Experiment, Protocol
 
 STUDY = ["run", "study", "--datasets", "cartpole-replay-small", "--seeds", "1", "--steps", "40"]
 STUDY += ["--evaluate-every", "20", "--evaluate-episodes", "2", "--workers", "1"]
-FAST = ["--set", "widths=16x16", "--set", "batch_size=32"]
+FAST = ["--set", "hidden_dims=16x16", "--set", "batch_size=32"]
 
 
 def test_help_is_quick_and_does_not_import_torch():
@@ -43,7 +43,7 @@ def test_help_is_quick_and_does_not_import_torch():
         (["run", "table1", "--algorithms", "dqn", "dqn"], "dqn is named twice"),
         (["run", "table1", "--set", "learning_rate=-1"], "learning_rate must be more than 0, not -1.0"),
         (["run", "table1", "--dry-run", "--device", "abacus"], "no device 'abacus'"),
-        (["run", "table1", "--stack", "2"], "5 seeds do not make whole stacks of 2"),
+        (["run", "table1", "--seeds-per-process", "2"], "5 seeds do not make whole stacks of 2"),
         (["run", "table1", "--workers", "0"], "--workers must be at least 1"),
         (["run", "table1", "--device", "abacus"], "no device 'abacus'"),
         (
@@ -145,14 +145,14 @@ def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, easy, quick_c
     small = Experiment(
         "quickstart",
         ("cartpole-replay-small",),
-        ("dqn@widths=16x16@batch_size=32",),
+        ("dqn@hidden_dims=16x16@batch_size=32",),
         seeds=2,
-        protocol=Protocol(steps=20, evaluate_every=10, evaluate_episodes=2, stack=2),
+        protocol=Protocol(steps=20, evaluate_every=10, evaluate_episodes=2, seeds_per_process=2),
     )
     monkeypatch.setitem(BUILT_IN, "quickstart", small)
     monkeypatch.setattr("offline_gntd.collection.discrete.Collection", lambda: quick_collection)
     assert main(["quickstart"]) == 0
-    assert "| cartpole-replay-small | DQN widths=16x16 batch_size=32 |" in capsys.readouterr().out
+    assert "| cartpole-replay-small | DQN hidden_dims=16x16 batch_size=32 |" in capsys.readouterr().out
     assert (home / "analysis/quickstart-updates.png").stat().st_size > 5_000
 
 
@@ -169,13 +169,13 @@ def test_from_build_to_table(home, monkeypatch, capsys, easy, quick_collection):
     assert "2 done" in capsys.readouterr().out
     folder = home / "results/study/cartpole-replay-small"
     assert sorted(path.name for path in folder.iterdir()) == [
-        "dqn@widths=16x16@batch_size=32@learning_rate=0.001",
-        "dqn@widths=16x16@batch_size=32@learning_rate=0.01",
+        "dqn@hidden_dims=16x16@batch_size=32@learning_rate=0.001",
+        "dqn@hidden_dims=16x16@batch_size=32@learning_rate=0.01",
     ]
     assert main([*STUDY, "--algorithms", "dqn", *FAST, "--set", "learning_rate=0.001,0.01"]) == 0
     assert "2 finished before" in capsys.readouterr().out
     assert main(["table", "study"]) == 0
-    assert "DQN widths=16x16 batch_size=32 learning_rate=0.001" in capsys.readouterr().out
+    assert "DQN hidden_dims=16x16 batch_size=32 learning_rate=0.001" in capsys.readouterr().out
     assert main(["table", "study", "--format", "csv"]) == 0
     assert capsys.readouterr().out.count("\n") >= 3
     assert main(["table", "study", "--metric", "loss", "--rows", "learning_rate"]) == 0
@@ -188,7 +188,7 @@ def test_from_build_to_table(home, monkeypatch, capsys, easy, quick_collection):
     }
     assert main(["ship", "study"]) == 0
     assert (home / "results/study.runs.csv").exists()
-    (folder / "dqn@widths=16x16@batch_size=32@learning_rate=0.01/seed-0/run.json").unlink()
+    (folder / "dqn@hidden_dims=16x16@batch_size=32@learning_rate=0.01/seed-0/run.json").unlink()
     (home / "results/study.runs.csv").unlink()
     capsys.readouterr()
     assert main(["table", "study"]) == 1
@@ -197,7 +197,7 @@ def test_from_build_to_table(home, monkeypatch, capsys, easy, quick_collection):
 
 def test_an_experiment_from_a_file(home, small_dataset, capsys):
     (home / "mine.toml").write_text(
-        'datasets = ["cartpole-replay-small"]\nalgorithms = ["dqn@widths=16x16@batch_size=32"]\nseeds = 1\n'
+        'datasets = ["cartpole-replay-small"]\nalgorithms = ["dqn@hidden_dims=16x16@batch_size=32"]\nseeds = 1\n'
         "[protocol]\nsteps = 20\nevaluate_every = 20\nevaluate_episodes = 1\n"
     )
     assert main(["run", str(home / "mine.toml")]) == 0
@@ -251,9 +251,9 @@ def test_a_closed_pipe_is_no_error():
 
 def test_a_gpu_trains_all_seeds_of_a_cell_together():
     def stack(*options):
-        return runs._experiment(parser().parse_args(["run", "table1", *options])).protocol.stack
+        return runs._experiment(parser().parse_args(["run", "table1", *options])).protocol.seeds_per_process
 
     assert stack() == 1
     assert stack("--device", "cuda") == 5
     assert stack("--device", "cuda", "--seeds", "3") == 3
-    assert stack("--device", "cuda", "--stack", "1") == 1
+    assert stack("--device", "cuda", "--seeds-per-process", "1") == 1

@@ -10,10 +10,10 @@ from offline_gntd.nn.kfac import KFAC
 def test_fields_are_set_by_their_path():
     config = QLearning(kfac=KFAC())
     assert replace(config, "kfac.damping", "1").kfac == KFAC(damping=1.0)
-    assert replace(config, "widths", "64x32").widths == (64, 32)
+    assert replace(config, "hidden_dims", "64x32").widths == (64, 32)
     assert replace(config, "kfac", "none").kfac is None
     assert replace(config, "kfac.average_G", "true").kfac.average_G is True
-    assert replace(config, "target_rate", "0.01").target_rate == 0.01
+    assert replace(config, "tau", "0.01").tau == 0.01
     assert replace(config, "batch_size", "32").batch_size == 32
 
 

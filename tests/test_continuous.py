@@ -48,7 +48,7 @@ def test_every_preset_trains_acts_and_measures(name):
     actions = agent.act(SAMPLED[:10, : plain.TASK.obs_dim].expand(2, -1, -1))
     assert actions.shape == (2, 10, plain.TASK.action_dim)
     assert actions.abs().max() <= 1
-    assert all(tensor.dim() == 0 or len(tensor) == 2 for tensor in agent.tensors().values())
+    assert all(tensor.dim() == 0 or len(tensor) == 2 for tensor in agent.state_dict().values())
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
@@ -58,7 +58,7 @@ def test_stacked_seeds_equal_each_seed_alone(name):
     def trained(*seeds):
         agent, generators = made(config, *seeds)
         train(agent, config, generators, 5)
-        return agent.tensors()
+        return agent.state_dict()
 
     stacked = trained(3, 4, 5)
     for i, seed in enumerate((3, 4, 5)):
@@ -74,11 +74,11 @@ def test_a_state_put_back_goes_on_as_if_nothing_happened(name):
     config = config_of(name)
     whole, generators = made(config, 0, 1)
     train(whole, config, generators, 3)
-    state = {key: tensor.clone() for key, tensor in whole.tensors().items()}
+    state = {key: tensor.clone() for key, tensor in whole.state_dict().items()}
     # statistics are part of the state: the second agent is given none
     again_generators = seeded(7, 8)
     again = config.agent(plain.TASK, again_generators)
-    for key, tensor in again.tensors().items():
+    for key, tensor in again.state_dict().items():
         tensor.copy_(state[key])
     for old, new in zip(generators, again_generators, strict=True):
         new.set_state(old.get_state())
@@ -86,8 +86,8 @@ def test_a_state_put_back_goes_on_as_if_nothing_happened(name):
     assert torch.equal(whole.act(obs), again.act(obs))
     train(whole, config, generators, 4)
     train(again, config, again_generators, 4)
-    for key, tensor in again.tensors().items():
-        assert torch.equal(tensor, whole.tensors()[key]), key
+    for key, tensor in again.state_dict().items():
+        assert torch.equal(tensor, whole.state_dict()[key]), key
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
@@ -101,7 +101,7 @@ def test_one_seed_gone_wrong_leaves_the_others_alone(name):
             if spoil:
                 batch.obs[0] = torch.nan
             agent.update(batch)
-        return agent.tensors()
+        return agent.state_dict()
 
     spoiled, sound = trained(True), trained(False)
     for key, tensor in sound.items():
@@ -117,7 +117,8 @@ def test_the_other_kind_of_actions_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    "setting", ["batch_size=0", "widths=0x4", "discount=1", "optimiser=sgd", "actor_every=0", "discrete=true"]
+    "setting",
+    ["batch_size=0", "hidden_dims=0x4", "discount=1", "optimiser=sgd", "policy_freq=0", "discrete=true"],
 )
 def test_settings_nothing_can_run_with_are_refused(setting):
     with pytest.raises(UserError):

@@ -70,14 +70,14 @@ class Reference:
         for parameter, gradient in zip(self.policy.parameters(), policy_gradient, strict=True):
             parameter.grad = gradient
         self.policy_optimiser.step()
-        self.critics.follow(config.target_rate)
+        self.critics.follow(config.tau)
         self.count += 1
 
 
 @pytest.mark.parametrize("name", ["cql", "gn_cql"])
 def test_update_equals_a_plain_reference(name, monkeypatch):
     monkeypatch.setattr(cql, "STATES_AT_ONCE", 8)  # a quarter of the batch
-    config = plain.small(CATALOGUE[name].config, warm_up=3, samples=4, widths=(16, 12, 14))
+    config = plain.small(CATALOGUE[name].config, warm_up=3, samples=4, hidden_dims=(16, 12, 14))
     agent, reference = plain.compare(config, Reference)
     plain.assert_same(agent.policy.network, reference.policy)
     plain.assert_same(agent.critic.network, *reference.critics.nets)

@@ -57,8 +57,8 @@ def test_the_device_s_path_gives_the_same_and_waits_for_nothing(name, monkeypatc
         for _ in range(4):
             update()
     assert not waits.found
-    for key, tensor in agent.tensors().items():
-        other = expected.tensors()[key]
+    for key, tensor in agent.state_dict().items():
+        other = expected.state_dict()[key]
         if (".P" in key or ".G" in key) and tensor.shape[-1] == tensor.shape[-2]:  # one triangle counts
             tensor, other = tensor.tril(), other.tril()
         torch.testing.assert_close(tensor, other, rtol=1e-3, atol=1e-5, msg=key)

@@ -22,7 +22,7 @@ SOUND = [word for word in COMMAND if word not in (BROKEN, VICTIM)]
 LONG = Experiment(
     "long",
     GRID.datasets,
-    ("dqn@widths=16x16@batch_size=32",),
+    ("dqn@hidden_dims=16x16@batch_size=32",),
     seeds=2,
     protocol=Protocol(steps=10_000, evaluate_every=2_000, evaluate_episodes=2),
 )

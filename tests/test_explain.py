@@ -12,12 +12,12 @@ from offline_gntd.errors import UserError
 from offline_gntd.experiments import results
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
 
-ALGORITHM = "dqn@widths=16x16@batch_size=32"
+ALGORITHM = "dqn@hidden_dims=16x16@batch_size=32"
 
 
 def test_the_command_given_reproduces_every_score(small_dataset, home, capsys):
     run = ["run", "study", "--algorithms", ALGORITHM, "--datasets", "cartpole-replay-small", "--seeds", "2"]
-    run += ["--steps", "60", "--evaluate-every", "30", "--evaluate-episodes", "2", "--stack", "2"]
+    run += ["--steps", "60", "--evaluate-every", "30", "--evaluate-episodes", "2", "--seeds-per-process", "2"]
     assert main(run) == 0
     command = explain("study", "cartpole-replay-small", ALGORITHM).commands[-1]
     words = shlex.split(command)
@@ -37,8 +37,8 @@ def test_the_command_given_reproduces_every_score(small_dataset, home, capsys):
 def study():
     experiment = Experiment("study", ("cartpole-replay",), ("dqn", "gntd"), 2, Protocol(20, 10, 1))
     store(experiment)
-    config = {"widths": [16, 16], "batch_size": 256, "learning_rate": 0.0003, "optimiser": "adam"}
-    config |= {"discount": 0.99, "target_rate": 0.005, "kfac": None, "exact_damping": None}
+    config = {"hidden_dims": [16, 16], "batch_size": 256, "learning_rate": 0.0003, "optimiser": "adam"}
+    config |= {"discount": 0.99, "tau": 0.005, "kfac": None, "exact_damping": None}
     write_run(experiment, "dqn", 0, [100, 200], label="DQN", config=config)
     write_run(experiment, "dqn", 1, [100, 300], label="DQN", config=config, commit="decaf-changed")
     return experiment
@@ -76,7 +76,7 @@ def test_for_a_program(study, capsys):
     assert main(["explain", "study", "cartpole-replay", "dqn", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [seed["value"] for seed in found["seeds"]] == [40, 60]
-    assert found["changed"] == {"widths": ["128x128", "16x16"]}
+    assert found["changed"] == {"hidden_dims": ["128x128", "16x16"]}
 
 
 def test_a_cell_without_runs(study):

@@ -12,7 +12,7 @@ from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
 
 EXAMPLE = Path(__file__).parents[1] / "docs/my_algorithm.py"
-RUN = ["run", "mine", "--algorithms", "logistic", "dqn@widths=16x16", "--datasets", "cartpole-clumsy"]
+RUN = ["run", "mine", "--algorithms", "logistic", "dqn@hidden_dims=16x16", "--datasets", "cartpole-clumsy"]
 RUN += ["--seeds", "2", "--steps", "200", "--evaluate-every", "100", "--evaluate-episodes", "2"]
 
 
@@ -40,7 +40,7 @@ def test_a_table_with_one_s_own_algorithm_and_dataset(mine, home, capsys, monkey
     capsys.readouterr()
     assert main(["table", "mine"]) == 0  # results are read without the file
     out = capsys.readouterr().out
-    assert "| dataset | Logistic | DQN widths=16x16 |" in out
+    assert "| dataset | Logistic | DQN hidden_dims=16x16 |" in out
     assert "1 imported" in out
     assert main(["explain", "mine", "cartpole-clumsy", "logistic"]) == 0
     explanation = capsys.readouterr().out

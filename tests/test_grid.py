@@ -19,13 +19,13 @@ from offline_gntd.experiments import definitions, grid, rates, results
 from offline_gntd.experiments.definitions import Experiment, Protocol
 from offline_gntd.experiments.planning import plan
 
-FAST = "@widths=16x16@batch_size=32"
+FAST = "@hidden_dims=16x16@batch_size=32"
 STUDY = Experiment(
     "study",
     ("cartpole-replay-small",),
     ("dqn" + FAST, "gndqn" + FAST),
     seeds=4,
-    protocol=Protocol(steps=60, evaluate_every=30, evaluate_episodes=2, stack=2),
+    protocol=Protocol(steps=60, evaluate_every=30, evaluate_episodes=2, seeds_per_process=2),
 )
 
 
@@ -82,7 +82,7 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(small_dataset):
         "broken",
         STUDY.datasets,
         # a network too large for any machine: an error inside the run, not in its settings
-        ("dqn@widths=9999999x9999999", "dqn" + FAST),
+        ("dqn@hidden_dims=9999999x9999999", "dqn" + FAST),
         seeds=1,
         protocol=STUDY.protocol,
     )
@@ -91,7 +91,7 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(small_dataset):
     folder = broken.cells()[0].folder(0)
     assert json.loads((folder / "run.json").read_text())["status"] == "failed"
     assert (folder / "run.log").read_text().count("Traceback") == 2  # the attempt and one retry
-    assert [cell.algorithm for cell in plan(broken).todo] == ["dqn@widths=9999999x9999999"]
+    assert [cell.algorithm for cell in plan(broken).todo] == ["dqn@hidden_dims=9999999x9999999"]
 
 
 def test_missing_data_is_said_before_anything_runs(home):

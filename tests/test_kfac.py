@@ -67,7 +67,7 @@ def test_kfac_block_is_gauss_newton_where_that_is_exact(batch, positive):
 
 
 @pytest.mark.parametrize(
-    ("widths", "inverse_every", "forms"),
+    ("hidden_dims", "inverse_every", "forms"),
     [
         ((1, 8, 6, 1), 20, [WHOLE] * 6),
         ((1, 8, 6, 1), 1, [WHOLE, WHOLE, ROOT, ROOT, WHOLE, WHOLE]),
@@ -155,7 +155,7 @@ def test_trace_split_balances_the_factors():
     torch.testing.assert_close(on_P / on_G, ratio)
 
 
-@pytest.mark.parametrize("widths", [(3, 4, 1), (3, 4, 4, 1)], ids=["one of its size", "one of two"])
+@pytest.mark.parametrize("hidden_dims", [(3, 4, 1), (3, 4, 4, 1)], ids=["one of its size", "one of two"])
 def test_a_failed_inverse_is_that_of_the_damping_alone_which_rises(widths):
     tape = recorded_tape(widths, 16)
     factors = factors_of(tape, KFAC(factor_every=100, inverse_every=1))

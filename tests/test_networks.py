@@ -20,7 +20,7 @@ def autograd_output(network, x):
 
 
 @pytest.mark.parametrize("stack", [(1,), (3,), (2, 2)])
-@pytest.mark.parametrize("widths", [(4, 3), (5, 16, 1), (4, 32, 16, 3)])
+@pytest.mark.parametrize("hidden_dims", [(4, 3), (5, 16, 1), (4, 32, 16, 3)])
 def test_tape_gradient_equals_autograd(stack, widths):
     network = MLP(widths, stack).initialise(seeded(*range(stack[0])))
     x = torch.randn(*stack, 8, widths[0], generator=torch.Generator().manual_seed(7))

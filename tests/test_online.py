@@ -24,7 +24,7 @@ from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.run import Run, Stopped
 from offline_gntd.experiments.sources import source_of
 
-SMALL = "@batch_size=32@environments=4@widths=8@evaluation_steps=2"
+SMALL = "@batch_size=32@environments=4@hidden_dims=8@evaluation_steps=2"
 
 
 def cell(name, algorithm="pg_gntd", steps=6, seeds=(0,), task="Hopper-v5", evaluate_every=2):

@@ -30,7 +30,7 @@ def batch():
 
 
 def agent(**settings):
-    return PolicyIteration(widths=(8,), batch_size=BATCH, **settings).agent(TASK, generators())
+    return PolicyIteration(hidden_dims=(8,), batch_size=BATCH, **settings).agent(TASK, generators())
 
 
 def future(made):
@@ -88,14 +88,14 @@ def test_the_critic_steps_as_often_as_it_says_and_the_policy_once():
 def test_a_round_continues_from_its_tensors(kfac):
     one, other = agent(kfac=kfac), agent(kfac=kfac)
     one.update(batch())
-    for name, tensor in other.tensors().items():
-        tensor.copy_(one.tensors()[name])
+    for name, tensor in other.state_dict().items():
+        tensor.copy_(one.state_dict()[name])
     for mine, theirs in zip(other.generators, future(one), strict=True):
         mine.set_state(theirs.get_state())
     for made in (one, other):
         made.update(copy.deepcopy(batch()))
-    for name, tensor in other.tensors().items():
-        assert torch.equal(tensor, one.tensors()[name]), name
+    for name, tensor in other.state_dict().items():
+        assert torch.equal(tensor, one.state_dict()[name]), name
 
 
 def test_the_presets_differ_by_the_gauss_newton_step_alone():

@@ -33,7 +33,7 @@ class Reference:
 
     def update(self, batch):
         config = self.config
-        bootstrap = self.net if config.target_rate is None else self.target
+        bootstrap = self.net if config.tau is None else self.target
         with torch.no_grad():
             next_value = bootstrap(batch.next_obs).max(-1).values
             target = batch.reward + config.discount * (1 - batch.terminated) * next_value
@@ -47,9 +47,9 @@ class Reference:
             if config.kfac:
                 self.precondition(batch)
         self.optimiser.step()
-        if config.target_rate is not None:
+        if config.tau is not None:
             for old, new in zip(self.target.parameters(), self.net.parameters(), strict=True):
-                old.data += config.target_rate * (new.data - old.data)
+                old.data += config.tau * (new.data - old.data)
 
     def set_exact_direction(self, value, residual):
         parameters = list(self.net.parameters())
@@ -103,7 +103,7 @@ def small(config):
     """The preset with networks and periods that a test can follow."""
     import dataclasses
 
-    config = dataclasses.replace(config, widths=(16, 12), batch_size=32)
+    config = dataclasses.replace(config, hidden_dims=(16, 12), batch_size=32)
     if config.kfac and config.kfac.factor_every > 1:
         config = dataclasses.replace(
             config, kfac=dataclasses.replace(config.kfac, factor_every=2, inverse_every=3)
@@ -136,7 +136,7 @@ def test_stacked_seeds_equal_each_seed_alone(name, random_rows):
         agent, sample = config.agent(TASK, generators), Sampler(TASK, config.batch_size, generators)
         for _ in range(UPDATES):
             agent.update(sample(rows))
-        return agent.tensors()
+        return agent.state_dict()
 
     stacked = trained(3, 4, 5)
     for i, seed in enumerate((3, 4, 5)):

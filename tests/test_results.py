@@ -79,7 +79,7 @@ def test_a_run_whose_rows_do_not_fit_is_named(home):
 def test_runs_under_a_shipped_name_say_what_they_hide(shipped, small_dataset, capsys):
     options = [
         "--algorithms",
-        "dqn@widths=16x16@batch_size=32",
+        "dqn@hidden_dims=16x16@batch_size=32",
         "--seeds",
         "1",
         "--steps",

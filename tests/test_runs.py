@@ -14,8 +14,8 @@ from offline_gntd.experiments import provenance, stored_policy
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.run import Run, Stopped
 
-PROTOCOL = Protocol(steps=100, evaluate_every=40, evaluate_episodes=2, stack=2)
-FAST = "@widths=16x16@batch_size=32"
+PROTOCOL = Protocol(steps=100, evaluate_every=40, evaluate_episodes=2, seeds_per_process=2)
+FAST = "@hidden_dims=16x16@batch_size=32"
 
 
 def cell(algorithm="gndqn", seeds=(0, 1), protocol=PROTOCOL):
@@ -95,7 +95,7 @@ def test_a_checkpoint_of_other_settings_is_not_resumed(small_dataset, monkeypatc
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 30)
     with pytest.raises(Stopped):
         Run(cell()).execute(stopping=lambda: True)
-    longer = cell(protocol=Protocol(steps=120, evaluate_every=60, evaluate_episodes=2, stack=2))
+    longer = cell(protocol=Protocol(steps=120, evaluate_every=60, evaluate_episodes=2, seeds_per_process=2))
     Run(longer).execute()
     assert json.loads((longer.folder(0) / "run.json").read_text())["resumed_at"] == []
 
@@ -153,7 +153,9 @@ def test_values_past_the_bound_have_diverged(small_dataset):
 
 
 def test_cells_and_their_hashes():
-    experiment = Experiment("study", ("a", "b"), ("td", "dqn"), seeds=4, protocol=Protocol(stack=2))
+    experiment = Experiment(
+        "study", ("a", "b"), ("td", "dqn"), seeds=4, protocol=Protocol(seeds_per_process=2)
+    )
     cells = experiment.cells()
     assert [c.seeds for c in cells[:2]] == [(0, 1), (2, 3)]
     assert len(cells) == 2 * 2 * 2
@@ -178,7 +180,7 @@ def test_a_stored_policy_of_other_settings_is_refused(small_dataset, monkeypatch
     Run(cell("td", seeds=(0,))).execute()
     td = CATALOGUE["td"]
     monkeypatch.setitem(CATALOGUE, "td", replace(td, config=replace(td.config, discount=0.5)))
-    with pytest.raises(UserError, match="the settings of td@widths=16x16@batch_size=32 have changed"):
+    with pytest.raises(UserError, match="the settings of td@hidden_dims=16x16@batch_size=32 have changed"):
         stored_policy.evaluate(cell("td").folder(0))
 
 

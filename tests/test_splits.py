@@ -24,7 +24,7 @@ from offline_gntd.experiments.definitions import BUILT_IN, Cell, Protocol
 from offline_gntd.experiments.run import Run
 from offline_gntd.locomotion import LOCOMOTION
 
-SMALL = "@widths=16x16@batch_size=16"
+SMALL = "@hidden_dims=16x16@batch_size=16"
 QUICK = Practice(
     algorithm="td3_bc" + SMALL,
     steps=400,

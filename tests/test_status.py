@@ -17,7 +17,7 @@ from offline_gntd.experiments.job import Ending, Options, Progress, attempt
 from offline_gntd.experiments.lock import Lock
 from offline_gntd.experiments.rates import Rate, Rates
 
-FAST = "@widths=16x16@batch_size=32"
+FAST = "@hidden_dims=16x16@batch_size=32"
 STUDY = Experiment(
     "study",
     ("cartpole-replay-small",),

@@ -31,7 +31,7 @@ class Reference:
         loss = sum(torch.nn.functional.mse_loss(value, target) for value in values)
         self.critics.descend(loss, obs, batch.action)
         self.count += 1
-        if self.count % config.actor_every == 0:
+        if self.count % config.policy_freq == 0:
             action = self.actor(obs).tanh()
             value = self.critics.values(obs, action)[0]
             actor_loss = -value.mean()
@@ -41,8 +41,8 @@ class Reference:
             self.actor_optimiser.zero_grad()
             actor_loss.backward()
             self.actor_optimiser.step()
-            self.critics.follow(config.target_rate)
-            plain.follow(self.target_actor, self.actor, config.target_rate)
+            self.critics.follow(config.tau)
+            plain.follow(self.target_actor, self.actor, config.tau)
 
 
 @pytest.mark.parametrize("name", ["td3_bc", "gntd3_bc", "td3_bc@alpha=none", "gntd3_bc@alpha=none"])

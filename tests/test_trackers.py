@@ -9,9 +9,9 @@ from offline_gntd.experiments.job import Options, attempt
 CELL = Cell(
     "study",
     "cartpole-replay-small",
-    "dqn@widths=16x16@batch_size=32",
+    "dqn@hidden_dims=16x16@batch_size=32",
     (0, 1),
-    Protocol(steps=100, evaluate_every=20, evaluate_episodes=2, stack=2),
+    Protocol(steps=100, evaluate_every=20, evaluate_episodes=2, seeds_per_process=2),
 )
 
 

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from offline_gntd.algorithms.continuous import Agent, Settings
 from offline_gntd.algorithms.preset import Preset
-from offline_gntd.nn.learner import tensors_of
+from offline_gntd.nn.learner import state_of
 from offline_gntd.nn.policies import Policy
 from offline_gntd.transitions import Transitions
 
 
 @dataclass(frozen=True)
 class BC(Settings):
-    widths: tuple[int, ...] = (256, 256)  # hidden units
+    hidden_dims: tuple[int, ...] = (256, 256)  # hidden units
     batch_size: int = 256
     learning_rate: float = 3e-4
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
@@ -30,7 +30,7 @@ class BC(Settings):
 class BCAgent(Agent):
     def __init__(self, *made_from):
         super().__init__(*made_from)
-        network = self.networks(self.task.obs_dim, *self.config.widths, self.task.action_dim)
+        network = self.networks(self.task.obs_dim, *self.config.hidden_dims, self.task.action_dim)
         self.policy = Policy(network, self.config.batch_size, self.config.learning_rate)
 
     def act(self, obs: Tensor) -> Tensor:
@@ -48,8 +48,8 @@ class BCAgent(Agent):
         """Nothing: a policy alone has no values."""
         return {}
 
-    def tensors(self) -> dict[str, Tensor]:
-        return tensors_of(policy=self.policy, obs=self.normalise)
+    def state_dict(self) -> dict[str, Tensor]:
+        return state_of(policy=self.policy, obs=self.normalise)
 
 
 PRESETS = {"bc": Preset("BC", BC())}

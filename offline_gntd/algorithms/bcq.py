@@ -13,7 +13,7 @@ from offline_gntd import bellman
 from offline_gntd.algorithms.continuous import ActorCritic, Settings
 from offline_gntd.algorithms.preset import Preset
 from offline_gntd.nn.kfac import KFAC
-from offline_gntd.nn.learner import Learner, Target, tensors_of
+from offline_gntd.nn.learner import Learner, Target, state_of
 from offline_gntd.nn.mlp import Tape
 from offline_gntd.nn.noise import normal
 from offline_gntd.nn.policies import Policy
@@ -26,15 +26,15 @@ ACTING_SEED = 0  # of the latents `act` chooses from
 
 @dataclass(frozen=True)
 class BCQ(Settings):
-    widths: tuple[int, ...] = (400, 300)  # hidden units of critics and perturbation
-    vae_widths: tuple[int, ...] = (750, 750)  # of encoder and decoder; the latent has 2 · action_dim
+    hidden_dims: tuple[int, ...] = (400, 300)  # hidden units of critics and perturbation
+    vae_hidden_dims: tuple[int, ...] = (750, 750)  # of encoder and decoder; the latent has 2 · action_dim
     batch_size: int = 100
     vae_learning_rate: float = 1e-3
     actor_learning_rate: float = 1e-3  # of the perturbation
     critic_learning_rate: float = 1e-3  # β
     optimiser: str = "adam"  # adam | plain; of the critics. The others' is Adam
     discount: float = 0.99  # γ
-    target_rate: float = 0.005  # Polyak rate of critics and perturbation
+    tau: float = 0.005  # Polyak rate of critics and perturbation
     kl_weight: float = 0.5  # of the VAE's loss
     perturbation: float = 0.05  # Φ
     clipping: float = 0.75  # λ, weight of the lower critic in the target
@@ -54,9 +54,9 @@ class BCQAgent(ActorCritic):
         super().__init__(*made_from)
         config, task, batch = self.config, self.task, self.config.batch_size
         pair, self.latent = task.obs_dim + task.action_dim, 2 * task.action_dim
-        encoder = self.networks(pair, *config.vae_widths, 2 * self.latent)
-        decoder = self.networks(task.obs_dim + self.latent, *config.vae_widths, task.action_dim)
-        actor = self.networks(pair, *config.widths, task.action_dim)
+        encoder = self.networks(pair, *config.vae_hidden_dims, 2 * self.latent)
+        decoder = self.networks(task.obs_dim + self.latent, *config.vae_hidden_dims, task.action_dim)
+        actor = self.networks(pair, *config.hidden_dims, task.action_dim)
         self.encoder = Learner(encoder, batch, config.vae_learning_rate)
         self.decoder = Policy(decoder, batch, config.vae_learning_rate)
         self.actor = Policy(actor, batch, config.actor_learning_rate)
@@ -98,8 +98,8 @@ class BCQAgent(ActorCritic):
         residual = value - target[:, None]
         self.critic.descend(residual * (2 / self.config.batch_size))  # 2: the derivative of the square
         self._improve(obs)
-        self.target_actor.follow(self.config.target_rate)
-        self.target_critic.follow(self.config.target_rate)
+        self.target_actor.follow(self.config.tau)
+        self.target_critic.follow(self.config.tau)
         return {"loss": residual.square(), "value": value, "vae_loss": vae_loss}
 
     def _fit_vae(self, obs: Tensor, data_action: Tensor) -> Tensor:
@@ -158,10 +158,10 @@ class BCQAgent(ActorCritic):
         _, next_values = self._choices(next_obs, self.config.candidates)
         return self.both_values(obs, part.action), self._soft_clipped(next_values).amax(-1)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         vae = {"encoder": self.encoder, "decoder": self.decoder}
         targets = {"target_actor": self.target_actor, "target_critic": self.target_critic}
-        return tensors_of(**vae, actor=self.actor, critic=self.critic, **targets, obs=self.normalise)
+        return state_of(**vae, actor=self.actor, critic=self.critic, **targets, obs=self.normalise)
 
 
 PRESETS = {

@@ -50,7 +50,7 @@ class ActorCritic(Agent):
 
     def twin_critics(self) -> Critic:
         config, inputs = self.config, self.task.obs_dim + self.task.action_dim
-        networks = self.networks(inputs, *config.widths, 1, of_each=(2,))
+        networks = self.networks(inputs, *config.hidden_dims, 1, of_each=(2,))
         return Critic(networks, config.batch_size, config.critic_learning_rate, config.optimiser, config.kfac)
 
     def both_values(self, obs: Tensor, action: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from offline_gntd import bellman
 from offline_gntd.algorithms.continuous import ActorCritic, Settings
 from offline_gntd.algorithms.preset import Preset
 from offline_gntd.nn.kfac import KFAC
-from offline_gntd.nn.learner import Learner, Target, tensors_of
+from offline_gntd.nn.learner import Learner, Target, state_of
 from offline_gntd.nn.mlp import Gradient, Tape
 from offline_gntd.nn.noise import normal, uniform
 from offline_gntd.nn.optimisers import Adam
@@ -27,13 +27,13 @@ STATES_AT_ONCE = 32  # of the conservative term: what 30 samples of each leave b
 
 @dataclass(frozen=True)
 class CQL(Settings):
-    widths: tuple[int, ...] = (256, 256, 256)  # hidden units of policy and critics
+    hidden_dims: tuple[int, ...] = (256, 256, 256)  # hidden units of policy and critics
     batch_size: int = 256
     actor_learning_rate: float = 1e-4  # of the policy and of its temperature
     critic_learning_rate: float = 3e-4  # β
     optimiser: str = "adam"  # adam | plain; of the critics. The others' is Adam
     discount: float = 0.99  # γ
-    target_rate: float = 0.005  # Polyak rate of the critics
+    tau: float = 0.005  # Polyak rate of the critics
     alpha: float = 5.0  # weight of the conservative term
     samples: int = 10  # actions in its logsumexp from each of: uniform, π(s), π(s′)
     warm_up: int = 40_000  # updates in which the policy clones the data instead of climbing Q
@@ -54,7 +54,7 @@ class CQLAgent(ActorCritic):
     def __init__(self, *made_from):
         super().__init__(*made_from)
         config, task, batch = self.config, self.task, self.config.batch_size
-        policy = self.networks(task.obs_dim, *config.widths, 2 * task.action_dim)
+        policy = self.networks(task.obs_dim, *config.hidden_dims, 2 * task.action_dim)
         self.policy = Learner(policy, batch, config.actor_learning_rate)
         self.critic = self.twin_critics()
         critics = self.critic.network
@@ -109,7 +109,7 @@ class CQLAgent(ActorCritic):
         weight = (2 * residual - config.alpha).div_(config.batch_size)
         self.critic.descend(weight, more=self.conservative_step)
         self.policy.step()
-        self.target_critic.follow(config.target_rate)
+        self.target_critic.follow(config.tau)
         self.updates += 1
         return {
             "loss": residual.square(),
@@ -169,9 +169,9 @@ class CQLAgent(ActorCritic):
         next_value = self.both_values(next_obs, self._greedy(next_obs)).amin(1)
         return self.both_values(obs, part.action), next_value
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         networks = {"policy": self.policy, "critic": self.critic, "target_critic": self.target_critic}
-        state = tensors_of(**networks, temperature=self.temperature_optimiser, obs=self.normalise)
+        state = state_of(**networks, temperature=self.temperature_optimiser, obs=self.normalise)
         return state | {"log_temperature": self.log_temperature, "updates": self.updates}
 
 

@@ -14,7 +14,7 @@ from offline_gntd.algorithms.continuous import Agent, Settings
 from offline_gntd.algorithms.preset import Preset
 from offline_gntd.nn.critic import Critic
 from offline_gntd.nn.kfac import KFAC
-from offline_gntd.nn.learner import Learner, tensors_of
+from offline_gntd.nn.learner import Learner, state_of
 from offline_gntd.nn.mlp import Tape
 from offline_gntd.nn.noise import normal
 from offline_gntd.nn.policies import Gaussian
@@ -23,7 +23,7 @@ from offline_gntd.transitions import Transitions
 
 @dataclass(frozen=True)
 class PolicyIteration(Settings):
-    widths: tuple[int, ...] = (64,)  # hidden units of policy and critic: one layer, as in the paper
+    hidden_dims: tuple[int, ...] = (64,)  # hidden units of policy and critic: one layer, as in the paper
     batch_size: int = 512  # samples collected per round
     environments: int = 16  # of each seed, stepped together
     evaluation_steps: int = 25  # of the critic per round, each on the whole batch
@@ -54,9 +54,9 @@ class PolicyIterationAgent(Agent):
     def __init__(self, *made_from):
         super().__init__(*made_from)
         config, task, batch = self.config, self.task, self.config.batch_size
-        policy = self.networks(task.obs_dim, *config.widths, 2 * task.action_dim)
+        policy = self.networks(task.obs_dim, *config.hidden_dims, 2 * task.action_dim)
         self.policy = Learner(policy, batch, config.actor_learning_rate)
-        critic = self.networks(task.obs_dim + task.action_dim, *config.widths, 1)
+        critic = self.networks(task.obs_dim + task.action_dim, *config.hidden_dims, 1)
         self.critic = Critic(critic, batch, config.critic_learning_rate, config.optimiser, config.kfac)
         self.next_values = Tape(critic, batch)
         self.policy_values = Tape(critic, batch)  # Q(s, π(s)), which the policy climbs
@@ -105,8 +105,8 @@ class PolicyIterationAgent(Agent):
         """The curvature's diagnostics: all else is of the batch, which nothing is left of."""
         return self.critic.diagnostics()
 
-    def tensors(self) -> dict[str, Tensor]:
-        return tensors_of(policy=self.policy, critic=self.critic)
+    def state_dict(self) -> dict[str, Tensor]:
+        return state_of(policy=self.policy, critic=self.critic)
 
 
 PRESETS = {

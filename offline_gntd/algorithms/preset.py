@@ -18,11 +18,11 @@ class Preset:
 def check_settings(config: Any) -> None:
     """Refuse what no algorithm can run with: said where a setting is read, not where it fails."""
     check_optimiser(getattr(config, "optimiser", "adam"))
-    counts = ("batch_size", "actor_every", "candidates", "acting_candidates", "samples", "evaluation_steps")
+    counts = ("batch_size", "policy_freq", "candidates", "acting_candidates", "samples", "evaluation_steps")
     for name in counts:
         if getattr(config, name, 1) < 1:
             raise ValueError(f"{name} must be at least 1, not {getattr(config, name)}")
-    for name in ("widths", "vae_widths"):
+    for name in ("hidden_dims", "vae_hidden_dims"):
         if min(getattr(config, name, ()), default=1) < 1:
             raise ValueError(f"{name} must be at least 1 each, not {getattr(config, name)}")
     for name, value in vars(config).items():

@@ -22,12 +22,12 @@ from offline_gntd.transitions import Transitions
 
 @dataclass(frozen=True)
 class QLearning:
-    widths: tuple[int, ...] = (128, 128)  # hidden units
+    hidden_dims: tuple[int, ...] = (128, 128)  # hidden units
     batch_size: int = 256
     learning_rate: float = 3e-4  # β
     optimiser: str = "adam"  # adam | plain; what the (preconditioned) semi-gradient is fed to
     discount: float = 0.99  # γ
-    target_rate: float | None = None  # Polyak rate of the target network; none: bootstrap from Q itself
+    tau: float | None = None  # Polyak rate of the target network; none: bootstrap from Q itself
     kfac: KFAC | None = None  # Gauss-Newton step by Kronecker factors (Algorithm 3)
     exact_damping: float | None = None  # ω of the exact Gauss-Newton step instead (Algorithm 1)
 
@@ -52,7 +52,7 @@ class QLearner:
     def __init__(self, config: QLearning, task: Task, generators: Sequence[torch.Generator]):
         self.config, self.task = config, task
         device = generators[0].device
-        network = MLP((task.obs_dim, *config.widths, task.action_dim), (len(generators),), device)
+        network = MLP((task.obs_dim, *config.hidden_dims, task.action_dim), (len(generators),), device)
         self.critic = Critic(
             network.initialise(generators),
             config.batch_size,
@@ -61,7 +61,7 @@ class QLearner:
             config.kfac,
             config.exact_damping,
         )
-        self.target = network if config.target_rate is None else network.copy()
+        self.target = network if config.tau is None else network.copy()
         self.target_tape = Tape(self.target, config.batch_size)
 
     def act(self, obs: Tensor) -> Tensor:
@@ -85,8 +85,8 @@ class QLearner:
         residual = value - target
         taken = torch.zeros_like(values).scatter_(-1, action, 1)  # Q(s, a) is the output of the action taken
         self.critic.descend(residual / self.config.batch_size, taken)
-        if self.config.target_rate is not None:
-            self.target.flat.lerp_(self.critic.network.flat, self.config.target_rate)
+        if self.config.tau is not None:
+            self.target.flat.lerp_(self.critic.network.flat, self.config.tau)
         return {"loss": residual.square(), "value": value}
 
     def measure(self, transitions: Transitions, rows_at_once: int = 4096) -> dict[str, Tensor]:
@@ -109,32 +109,32 @@ class QLearner:
             **self.critic.diagnostics(),
         }
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Everything an update changes, by name: [seeds, …], or a number that all seeds share."""
-        state = {f"critic.{name}": tensor for name, tensor in self.critic.tensors().items()}
-        if self.config.target_rate is not None:
+        state = {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
+        if self.config.tau is not None:
             state["target"] = self.target.flat
         return state
 
 
-DQN_TARGET_RATE = 0.005
+DQN_TAU = 0.005
 
 PRESETS = {
     "td": Preset("TD", QLearning()),
-    "dqn": Preset("DQN", QLearning(target_rate=DQN_TARGET_RATE)),
+    "dqn": Preset("DQN", QLearning(tau=DQN_TAU)),
     "gntd": Preset("GNTD", QLearning(kfac=KFAC())),
-    "gndqn": Preset("GNDQN", QLearning(target_rate=DQN_TARGET_RATE, kfac=KFAC())),
+    "gndqn": Preset("GNDQN", QLearning(tau=DQN_TAU, kfac=KFAC())),
     # the paper's updates to the letter: θ ← θ − β d, curvature renewed at every update
     "td_plain": Preset("TD (plain)", QLearning(optimiser="plain")),
-    "dqn_plain": Preset("DQN (plain)", QLearning(optimiser="plain", target_rate=DQN_TARGET_RATE)),
+    "dqn_plain": Preset("DQN (plain)", QLearning(optimiser="plain", tau=DQN_TAU)),
     "gntd_plain": Preset(
         "GNTD (plain)", QLearning(optimiser="plain", kfac=KFAC(factor_every=1, inverse_every=1))
     ),
     "gndqn_plain": Preset(
         "GNDQN (plain)",
-        QLearning(optimiser="plain", target_rate=DQN_TARGET_RATE, kfac=KFAC(factor_every=1, inverse_every=1)),
+        QLearning(optimiser="plain", tau=DQN_TAU, kfac=KFAC(factor_every=1, inverse_every=1)),
     ),
     # Algorithm 1 itself: no Kronecker approximation
     "gntd_exact": Preset("GNTD (exact)", QLearning(exact_damping=0.25)),
-    "gndqn_exact": Preset("GNDQN (exact)", QLearning(exact_damping=0.25, target_rate=DQN_TARGET_RATE)),
+    "gndqn_exact": Preset("GNDQN (exact)", QLearning(exact_damping=0.25, tau=DQN_TAU)),
 }

@@ -13,7 +13,7 @@ from offline_gntd import bellman
 from offline_gntd.algorithms.continuous import ActorCritic, Settings
 from offline_gntd.algorithms.preset import Preset
 from offline_gntd.nn.kfac import KFAC
-from offline_gntd.nn.learner import Target, tensors_of
+from offline_gntd.nn.learner import Target, state_of
 from offline_gntd.nn.mlp import Tape
 from offline_gntd.nn.noise import normal
 from offline_gntd.nn.policies import Policy
@@ -22,16 +22,16 @@ from offline_gntd.transitions import Transitions
 
 @dataclass(frozen=True)
 class TD3BC(Settings):
-    widths: tuple[int, ...] = (256, 256)  # hidden units of actor and critics
+    hidden_dims: tuple[int, ...] = (256, 256)  # hidden units of actor and critics
     batch_size: int = 256
     actor_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-4  # β
     optimiser: str = "adam"  # adam | plain; of the critics. The actor's is Adam
     discount: float = 0.99  # γ
-    target_rate: float = 0.005  # Polyak rate of both targets, at every actor update
+    tau: float = 0.005  # Polyak rate of both targets, at every actor update
     policy_noise: float = 0.2  # standard deviation of the target policy's smoothing noise
     noise_clip: float = 0.5
-    actor_every: int = 2  # critic updates per actor update
+    policy_freq: int = 2  # critic updates per actor update
     alpha: float | None = 2.5  # weight of the value, in units of its mean size, against cloning; none: TD3
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
@@ -46,7 +46,7 @@ class TD3BCAgent(ActorCritic):
     def __init__(self, *made_from):
         super().__init__(*made_from)
         config, task, batch = self.config, self.task, self.config.batch_size
-        actor = self.networks(task.obs_dim, *config.widths, task.action_dim)
+        actor = self.networks(task.obs_dim, *config.hidden_dims, task.action_dim)
         self.critic = self.twin_critics()
         critics, memory = self.critic.network, self.critic.tape.memory
         # targets, critics and actor are done with one after the other; Q₁ is climbed while the actor waits
@@ -72,10 +72,10 @@ class TD3BCAgent(ActorCritic):
         residual = value - target[:, None]
         self.critic.descend(residual * (2 / self.config.batch_size))  # 2: the derivative of the square
         self.updates += 1
-        if int(self.updates) % self.config.actor_every == 0:
+        if int(self.updates) % self.config.policy_freq == 0:
             self._improve(obs, batch.action)
-            self.target_actor.follow(self.config.target_rate)
-            self.target_critic.follow(self.config.target_rate)
+            self.target_actor.follow(self.config.tau)
+            self.target_critic.follow(self.config.tau)
         return {"loss": residual.square(), "value": value}
 
     def _next_value(self, next_obs: Tensor) -> Tensor:
@@ -111,10 +111,10 @@ class TD3BCAgent(ActorCritic):
         next_action = self.actor.network(next_obs).tanh_()
         return self.both_values(obs, part.action), self.both_values(next_obs, next_action).amin(1)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         parts = {"actor": self.actor, "critic": self.critic, "obs": self.normalise}
         targets = {"target_actor": self.target_actor, "target_critic": self.target_critic}
-        return tensors_of(**parts, **targets) | {"updates": self.updates}
+        return state_of(**parts, **targets) | {"updates": self.updates}
 
 
 PRESETS = {

@@ -103,7 +103,7 @@ def caption(selection: Selection) -> str:
     clocks = (
         "CPU" if {clock(run) for run in runs.to_dict("records")} == {"training_cpu_seconds"} else "wall-clock"
     )
-    stack = "one seed" if protocol.stack == 1 else f"{protocol.stack} seeds stacked"
+    stack = "one seed" if protocol.seeds_per_process == 1 else f"{protocol.seeds_per_process} seeds stacked"
     machines = ", ".join(sorted({machine["cpu"] for machine in runs["machine"]}))
     parts = [
         captions.training(selection),

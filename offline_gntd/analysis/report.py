@@ -113,7 +113,7 @@ def _protocol(selection: Selection) -> str:
         selection.unit: f"{experiment.protocol.steps:,}",
         "evaluated every": f"{experiment.protocol.evaluate_every:,} {selection.unit}, and at the end",
         "episodes per evaluation": experiment.protocol.evaluate_episodes,
-        "seeds": f"{experiment.seeds}, {experiment.protocol.stack} trained together",
+        "seeds": f"{experiment.seeds}, {experiment.protocol.seeds_per_process} trained together",
         "a run's score": render.usual(experiment.name).protocol,
         "runs": f"{len(selection.runs)} of {len(selection.runs) + len(selection.missing)}",
     }

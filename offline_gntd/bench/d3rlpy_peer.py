@@ -22,18 +22,18 @@ def encoder(widths):
 def made(algorithm, config, obs_dim):
     """Their algorithm with our widths and batch, everything else as they have it."""
     networks = {
-        "actor_encoder_factory": encoder(config["widths"]),
-        "critic_encoder_factory": encoder(config["widths"]),
+        "actor_encoder_factory": encoder(config["hidden_dims"]),
+        "critic_encoder_factory": encoder(config["hidden_dims"]),
     }
     batch = {"batch_size": config["batch_size"]}
     if algorithm == "bc":
-        return d3rlpy.algos.BCConfig(encoder_factory=encoder(config["widths"]), **batch)
+        return d3rlpy.algos.BCConfig(encoder_factory=encoder(config["hidden_dims"]), **batch)
     if algorithm == "td3_bc":
         # what they would find in `episodes`, one transition at a time
         scaler = d3rlpy.preprocessing.StandardObservationScaler(mean=np.zeros(obs_dim), std=np.ones(obs_dim))
         return d3rlpy.algos.TD3PlusBCConfig(observation_scaler=scaler, **networks, **batch)
     if algorithm == "bcq":
-        vae = {"imitator_encoder_factory": encoder(config["vae_widths"])}
+        vae = {"imitator_encoder_factory": encoder(config["vae_hidden_dims"])}
         return d3rlpy.algos.BCQConfig(n_action_samples=config["candidates"], **networks, **vae, **batch)
     return d3rlpy.algos.CQLConfig(n_action_samples=config["samples"], **networks, **batch)
 

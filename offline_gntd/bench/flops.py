@@ -84,21 +84,25 @@ def _critics(config: Any, widths: Widths, count: int = 2) -> float:
 
 
 def _bc(config: BC, obs: int, action: int) -> float:
-    return training(config.batch_size, (obs, *config.widths, action))
+    return training(config.batch_size, (obs, *config.hidden_dims, action))
 
 
 def _td3_bc(config: TD3BC, obs: int, action: int) -> float:
-    n, actor, critic = config.batch_size, (obs, *config.widths, action), (obs + action, *config.widths, 1)
+    n, actor, critic = (
+        config.batch_size,
+        (obs, *config.hidden_dims, action),
+        (obs + action, *config.hidden_dims, 1),
+    )
     target = forward(n, actor) + 2 * forward(n, critic)
     improvement = training(n, actor) + climbing(n, critic, action)
-    return target + _critics(config, critic) + improvement / config.actor_every
+    return target + _critics(config, critic) + improvement / config.policy_freq
 
 
 def _bcq(config: BCQ, obs: int, action: int) -> float:
     n, candidates, latent = config.batch_size, config.batch_size * config.candidates, 2 * action
-    encoder = (obs + action, *config.vae_widths, 2 * latent)
-    decoder = (obs + latent, *config.vae_widths, action)
-    actor, critic = (obs + action, *config.widths, action), (obs + action, *config.widths, 1)
+    encoder = (obs + action, *config.vae_hidden_dims, 2 * latent)
+    decoder = (obs + latent, *config.vae_hidden_dims, action)
+    actor, critic = (obs + action, *config.hidden_dims, action), (obs + action, *config.hidden_dims, 1)
     vae = training(n, encoder) + training(n, decoder, inputs=latent)
     target = forward(candidates, decoder) + forward(candidates, actor) + 2 * forward(candidates, critic)
     improvement = forward(n, decoder) + training(n, actor) + climbing(n, critic, action)
@@ -107,7 +111,7 @@ def _bcq(config: BCQ, obs: int, action: int) -> float:
 
 def _cql(config: CQL, obs: int, action: int) -> float:
     n, sampled = config.batch_size, config.batch_size * 3 * config.samples
-    policy, critic = (obs, *config.widths, 2 * action), (obs + action, *config.widths, 1)
+    policy, critic = (obs, *config.hidden_dims, 2 * action), (obs + action, *config.hidden_dims, 1)
     target = forward(n, policy) + 2 * forward(n, critic)
     conservative = 2 * training(sampled, critic)
     improvement = training(n, policy) + 2 * climbing(n, critic, action)
@@ -115,14 +119,14 @@ def _cql(config: CQL, obs: int, action: int) -> float:
 
 
 def _q_learning(config: QLearning, obs: int, actions: int) -> float:
-    n, widths = config.batch_size, (obs, *config.widths, actions)
+    n, widths = config.batch_size, (obs, *config.hidden_dims, actions)
     exact = exact_curvature(n, widths) if config.exact_damping is not None else 0
     return forward(n, widths) + _critics(config, widths, count=1) + exact
 
 
 def _policy_iteration(config: PolicyIteration, obs: int, action: int) -> float:
     """A round, without collecting its batch."""
-    policy, critic = (obs, *config.widths, 2 * action), (obs + action, *config.widths, 1)
+    policy, critic = (obs, *config.hidden_dims, 2 * action), (obs + action, *config.hidden_dims, 1)
     n = config.batch_size
     target = forward(n, policy) + forward(n, critic)
     evaluation = config.evaluation_steps * (target + _critics(config, critic, count=1))

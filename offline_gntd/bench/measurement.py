@@ -45,7 +45,7 @@ class Timings:
             "peak_mib": peak_mib,
             "factor_period": kfac.factor_every if kfac else None,
             "inverse_period": kfac.inverse_every if kfac else None,
-            "widths": list(getattr(config, "widths", ())),
+            "hidden_dims": list(getattr(config, "hidden_dims", ())),
         }
 
 

@@ -60,7 +60,7 @@ class Subject:
         kfac = getattr(self.config, "kfac", None)
         curvature = (kfac.factor_every, kfac.inverse_every) if kfac else ()
         # a timing covers whole periods of K-FAC and of a delayed actor
-        self.period = math.lcm(getattr(self.config, "actor_every", 1), *curvature)
+        self.period = math.lcm(getattr(self.config, "policy_freq", 1), *curvature)
         self.rate(WARM_UP)
 
     def update(self) -> None:

@@ -33,7 +33,7 @@ def add_commands(commands) -> None:
     command.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations")
     command.add_argument("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation")
     command.add_argument(
-        "--stack",
+        "--seeds-per-process",
         type=int,
         metavar="N",
         help="seeds trained together in one process (default: the experiment's; on a GPU all)",
@@ -316,7 +316,7 @@ def _experiment(args: argparse.Namespace):
     protocol = {name: value for name, value in vars(args).items() if name in fields and value is not None}
     seeds = base.seeds if args.seeds is None else args.seeds
     if args.device != "cpu":
-        protocol.setdefault("stack", seeds)  # one process has it all to itself
+        protocol.setdefault("seeds_per_process", seeds)  # one process has it all to itself
     algorithms = tuple(args.algorithms or base.algorithms)
     if not algorithms or not (args.datasets or base.datasets):
         raise UserError(f"{base.name} names no algorithms or no datasets; add --algorithms … --datasets …")

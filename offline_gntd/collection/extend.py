@@ -102,7 +102,7 @@ class Behaviour:
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Actions [1, n, action_dim] for obs [1, n, obs_dim]."""
-        noise = normal(self.generators, obs.shape[1], 1, self.network.widths[-1] // 2)
+        noise = normal(self.generators, obs.shape[1], 1, self.network.dims[-1] // 2)
         return Gaussian.of(self.network(obs)).sample(noise)[0][..., 0, :]
 
 

@@ -17,7 +17,7 @@ from offline_gntd.transitions import Sampler, row_width
 class Collection:
     """How an agent is trained while its samples are kept."""
 
-    algorithm: QLearning = QLearning(widths=(64, 64), batch_size=128, learning_rate=1e-3, target_rate=0.01)
+    algorithm: QLearning = QLearning(hidden_dims=(64, 64), batch_size=128, learning_rate=1e-3, tau=0.01)
     explore_from: float = 1.0  # share of random actions, falling linearly …
     explore_to: float = 0.2
     explore_steps: int = 2_000  # … over this many steps

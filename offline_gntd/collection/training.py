@@ -152,7 +152,7 @@ class Training:
         self.steps[self._stored :].save(self._part(self._stored))
         content = {
             "rounds": self.streams.rounds,
-            "agent": self.agent.tensors(),
+            "agent": self.agent.state_dict(),
             "generator": self.generators[0].get_state(),
             "snapshots": [vars(snapshot) for snapshot in self.snapshots],
             "seconds": self.seconds,
@@ -164,7 +164,7 @@ class Training:
         if not (self.folder / "checkpoint.pt").exists():
             return
         content = tensors.load(self.folder / "checkpoint.pt")
-        for name, tensor in self.agent.tensors().items():
+        for name, tensor in self.agent.state_dict().items():
             tensor.copy_(content["agent"][name])
         self.generators[0].set_state(content["generator"])
         self.snapshots = [Snapshot(**snapshot) for snapshot in content["snapshots"]]

@@ -23,7 +23,7 @@ class Protocol:
     steps: int = 20_000  # updates; of an algorithm that learns online, batches
     evaluate_every: int = 500  # updates; the last step is always evaluated
     evaluate_episodes: int = 20
-    stack: int = 1  # seeds trained together in one process
+    seeds_per_process: int = 1  # trained together, stacked, in one process
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -44,8 +44,10 @@ class Experiment:
             raise UserError(f"{self.name!r} is no name for an experiment: letters, digits, - _ . only")
         if self.seeds < 1:
             raise UserError(f"--seeds must be at least 1, not {self.seeds}")
-        if self.seeds > self.protocol.stack and self.seeds % self.protocol.stack:
-            raise UserError(f"{self.seeds} seeds do not make whole stacks of {self.protocol.stack}")
+        if self.seeds > self.protocol.seeds_per_process and self.seeds % self.protocol.seeds_per_process:
+            raise UserError(
+                f"{self.seeds} seeds do not make whole stacks of {self.protocol.seeds_per_process}"
+            )
         for twice in {name for name in self.algorithms if self.algorithms.count(name) > 1}:
             raise UserError(f"{twice} is named twice among the algorithms of {self.name}")
         names = self.dataset_names()
@@ -60,7 +62,10 @@ class Experiment:
     def cells(self) -> list["Cell"]:
         """All runs, as stacks of seeds."""
         numbers = range(self.seeds)
-        stacks = [tuple(numbers[i : i + self.protocol.stack]) for i in numbers[:: self.protocol.stack]]
+        stacks = [
+            tuple(numbers[i : i + self.protocol.seeds_per_process])
+            for i in numbers[:: self.protocol.seeds_per_process]
+        ]
         grid = itertools.product(self.datasets, self.algorithms, stacks)
         return [Cell(self.name, source, algorithm, seeds, self.protocol) for source, algorithm, seeds in grid]
 
@@ -96,7 +101,7 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
 
 def settings_hash(config: Any, protocol: Protocol, stack: int) -> str:
     """Of all that decides a run's numbers, but for its seed and its data."""
-    protocol = dataclasses.replace(protocol, stack=stack)
+    protocol = dataclasses.replace(protocol, seeds_per_process=stack)
     return digest({"algorithm": decisive(config), "protocol": to_dict(protocol)})
 
 
@@ -162,7 +167,7 @@ BUILT_IN = {
             ("cartpole-replay-small",),
             DISCRETE,
             seeds=3,
-            protocol=Protocol(steps=4_000, evaluate_every=500, evaluate_episodes=10, stack=3),
+            protocol=Protocol(steps=4_000, evaluate_every=500, evaluate_episodes=10, seeds_per_process=3),
         ),
         Experiment(
             "table1",

@@ -163,7 +163,9 @@ class Run:
 
     def state(self, i: int) -> dict[str, torch.Tensor]:
         """All that seed i's future depends on."""
-        state = {name: tensor[i] if tensor.dim() else tensor for name, tensor in self.agent.tensors().items()}
+        state = {
+            name: tensor[i] if tensor.dim() else tensor for name, tensor in self.agent.state_dict().items()
+        }
         return {
             **{name: tensor.clone() for name, tensor in state.items()},
             **self.experience.state(i),
@@ -259,7 +261,7 @@ class Run:
 
 def restore(agent: Any, states: list[dict[str, torch.Tensor]]) -> None:
     """Put an agent back to where `Run.state` of every seed says it was."""
-    tensors = agent.tensors()
+    tensors = agent.state_dict()
     for i, state in enumerate(states):
         for name, tensor in tensors.items():
             (tensor[i] if tensor.dim() else tensor).copy_(state[name])

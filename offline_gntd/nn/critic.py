@@ -9,7 +9,7 @@ from torch import Tensor
 
 from offline_gntd.nn.exact import gauss_newton_weights
 from offline_gntd.nn.kfac import KFAC, KroneckerFactors
-from offline_gntd.nn.learner import Learner, tensors_of
+from offline_gntd.nn.learner import Learner, state_of
 from offline_gntd.nn.mlp import MLP
 
 LOOK_EVERY = 20  # updates from one look at the length of the step to the next
@@ -85,8 +85,8 @@ class Critic(Learner):
         seconds = torch.full_like(self.step_ratio, self.curvature_seconds)
         return self.curvature.diagnostics() | {"kfac_step_ratio": self.step_ratio, "kfac_seconds": seconds}
 
-    def tensors(self) -> dict[str, Tensor]:
-        state = super().tensors()
+    def state_dict(self) -> dict[str, Tensor]:
+        state = super().state_dict()
         if self.curvature:
-            state |= tensors_of(curvature=self.curvature) | {"step_ratio": self.step_ratio}
+            state |= state_of(curvature=self.curvature) | {"step_ratio": self.step_ratio}
         return state

@@ -270,7 +270,7 @@ class KroneckerFactors:
         """[networks, n] -> [seeds, the rest]"""
         return values.reshape(self.tape.network.stack[0], -1)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         state = {"boost": self.boost, "failures": self.failures}
         for side, factors in (("P", self.P), ("G", self.G)):
             for l, factor in enumerate(factors):

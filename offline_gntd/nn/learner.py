@@ -36,9 +36,9 @@ class Learner:
     def step(self) -> None:
         self.optimiser.step(self.flat_step)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Everything a step changes."""
-        return {"network": self.network.flat} | tensors_of(optimiser=self.optimiser)
+        return {"network": self.network.flat} | state_of(optimiser=self.optimiser)
 
 
 class Target(Tape):
@@ -51,10 +51,12 @@ class Target(Tape):
     def follow(self, rate: float) -> None:
         self.network.flat.lerp_(self.followed.flat, rate)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         return {"network": self.network.flat}
 
 
-def tensors_of(**parts) -> dict[str, Tensor]:
+def state_of(**parts) -> dict[str, Tensor]:
     """The tensors of all parts, under `part.name`."""
-    return {f"{key}.{name}": tensor for key, part in parts.items() for name, tensor in part.tensors().items()}
+    return {
+        f"{key}.{name}": tensor for key, part in parts.items() for name, tensor in part.state_dict().items()
+    }

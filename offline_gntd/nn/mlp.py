@@ -23,7 +23,7 @@ class MLP:
     """ReLU networks of equal widths, linear at the output."""
 
     def __init__(self, widths: Sequence[int], stack: tuple[int, ...], device: torch.device | str = "cpu"):
-        self.widths, self.stack = tuple(widths), tuple(stack)
+        self.dims, self.stack = tuple(widths), tuple(stack)
         self.shapes = [(fan_in + 1, fan_out) for fan_in, fan_out in pairwise(widths)]
         size = sum(map(math.prod, self.shapes))
         self.flat = torch.zeros(*stack, whole_lines(size), device=device)  # with a few zeros to end on a line
@@ -44,7 +44,7 @@ class MLP:
         return self
 
     def copy(self) -> "MLP":
-        twin = MLP(self.widths, self.stack, self.flat.device)
+        twin = MLP(self.dims, self.stack, self.flat.device)
         twin.flat.copy_(self.flat)
         return twin
 
@@ -63,7 +63,7 @@ class _Member(MLP):
     """The view `member` gives: stack (seeds,), the parameters those of the whole."""
 
     def __init__(self, whole: MLP, i: int):
-        self.widths, self.stack, self.shapes = whole.widths, whole.stack[:-1], whole.shapes
+        self.dims, self.stack, self.shapes = whole.dims, whole.stack[:-1], whole.shapes
         self.flat, self.parameters = whole.flat[..., i, :], whole.parameters[..., i, :]
         self.layers = self.views(self.flat)
 
@@ -109,7 +109,7 @@ class Tape:
         self.memory = memory or Memory(network.flat, self.networks * batch)
         self.inputs = [self._take("inputs", l, w.shape[-2]).fill_(1) for l, w in enumerate(self.weights)]
         self.hidden = [p[..., :-1] for p in self.inputs]  # without the constant 1
-        self.output = network.flat.new_empty(self.networks, batch, network.widths[-1])
+        self.output = network.flat.new_empty(self.networks, batch, network.dims[-1])
         self._x, self._y = self._stacked(self.hidden[0]), self._stacked(self.output)
         self._splits: dict[tuple[int, ...], Sequence[Tensor]] = {}  # of _x, by the widths of its parts
         self._slopes: dict[int, tuple[Callable[[], Any], Tensor]] = {}  # to the inputs from a column on

@@ -22,5 +22,5 @@ class Normaliser:
         """For obs [seeds or 1, n, obs_dim]."""
         return (obs - self.mean).div_(self.scale)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "scale": self.scale}

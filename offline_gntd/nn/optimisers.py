@@ -35,7 +35,7 @@ class Adam:
             maximize=False,
         )
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "square": self.square, "count": self.count}
 
 
@@ -48,7 +48,7 @@ class Plain:
     def step(self, gradient: Tensor) -> None:
         self.flat.sub_(gradient, alpha=self.learning_rate)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         return {}
 
 

@@ -11,12 +11,12 @@ pytestmark = pytest.mark.conformance
 BATCH = 32
 
 
-@pytest.mark.parametrize("widths", [(4, 8, 6, 1), (3, 16, 1)])
-def test_factors_equal_those_of_curvlinops_up_to_its_scaling(widths):
+@pytest.mark.parametrize("dims", [(4, 8, 6, 1), (3, 16, 1)])
+def test_factors_equal_those_of_curvlinops_up_to_its_scaling(dims):
     from curvlinops import FisherType, KFACLinearOperator
 
-    network = MLP(widths, (1,)).initialise(seeded(0))
-    x = torch.randn(BATCH, widths[0], generator=torch.Generator().manual_seed(1))
+    network = MLP(dims, (1,)).initialise(seeded(0))
+    x = torch.randn(BATCH, dims[0], generator=torch.Generator().manual_seed(1))
     modules = []
     for layer in network.layers:
         linear = torch.nn.Linear(layer.shape[-2] - 1, layer.shape[-1])

@@ -29,7 +29,7 @@ TASK = Task("HalfCheetah-v5", 5, 3, False, -280.0, 12135.0, "test")
 WIDTHS, BATCH = (16, 12), 32
 
 
-def encoder(widths=WIDTHS):
+def encoder(hidden_dims=WIDTHS):
     return VectorEncoderFactory(list(widths))
 
 
@@ -137,7 +137,7 @@ def test_td3_bc(noise):
     queue, draw = noise
     config = TD3PlusBCConfig(actor_encoder_factory=encoder(), critic_encoder_factory=encoder())
     impl, generator = created(config), torch.Generator().manual_seed(0)
-    agent = TD3BC(widths=WIDTHS, batch_size=BATCH).agent(TASK, [generator])
+    agent = TD3BC(hidden_dims=WIDTHS, batch_size=BATCH).agent(TASK, [generator])
     modules = impl._modules
     for policy in (modules.policy, modules.targ_policy):
         load(agent.actor.network, (0,), policy)
@@ -173,7 +173,7 @@ def test_bcq(noise, monkeypatch):
         )
     )
     generator, latent = torch.Generator().manual_seed(0), 2 * TASK.action_dim
-    agent = BCQ(widths=WIDTHS, vae_widths=(20, 18), batch_size=BATCH).agent(TASK, [generator])
+    agent = BCQ(hidden_dims=WIDTHS, vae_hidden_dims=(20, 18), batch_size=BATCH).agent(TASK, [generator])
     modules = impl._modules
     load(agent.encoder.network, (0,), modules.vae_encoder)
     load(agent.decoder.network, (0,), modules.vae_decoder)
@@ -210,7 +210,7 @@ def test_cql(noise, monkeypatch):
         )
     )
     generator, samples = torch.Generator().manual_seed(0), 10
-    config = CQL(widths=WIDTHS, batch_size=BATCH, warm_up=0)  # named difference: they have no warm-up
+    config = CQL(hidden_dims=WIDTHS, batch_size=BATCH, warm_up=0)  # named difference: they have no warm-up
     agent = config.agent(TASK, [generator])
     modules = impl._modules
     load(agent.policy.network, (0,), modules.policy)
@@ -255,7 +255,7 @@ def test_the_defaults_that_are_said_to_be_the_same_are():
         theirs.actor_learning_rate,
         theirs.critic_learning_rate,
     )
-    assert (ours.batch_size, ours.discount, ours.target_rate, ours.alpha, ours.actor_every) == (
+    assert (ours.batch_size, ours.discount, ours.tau, ours.alpha, ours.policy_freq) == (
         theirs.batch_size,
         theirs.gamma,
         theirs.tau,
