@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-
 from offline_gntd.algorithms.policy_iteration import PRESETS, PolicyIteration
+
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.noise import normal
 from offline_gntd.tasks import Task

@@ -1,35 +1,42 @@
-"""Behaviour cloning: a deterministic policy fitted to the data's actions by mean squared error.
+"""Behaviour cloning: a deterministic policy fitted to the dataset's actions by mean squared error.
 
-The policy is TD3+BC's (and CORL's baseline), tanh at the end, and so are the defaults: what BC lacks against
-TD3+BC is the critic and nothing else.
+Its network and defaults are those of TD3+BC's actor, so the two differ by the critic alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.continuous import Agent, Settings
-from offline_gntd.algorithms.preset import Preset
+from offline_gntd.algorithms.agent import Agent
+from offline_gntd.algorithms.preset import Preset, require_positive, require_precision
 from offline_gntd.nn.learner import state_of
 from offline_gntd.nn.policies import Policy
 from offline_gntd.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class BC(Settings):
-    hidden_dims: tuple[int, ...] = (256, 256)  # hidden units
+class BC:
+    hidden_dims: tuple[int, ...] = (256, 256)
     batch_size: int = 256
     learning_rate: float = 3e-4
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
+    precision: str = "float32"
 
-    def agent(self, *made_from) -> "BCAgent":
-        return BCAgent(self, *made_from)
+    discrete = False  # not a field: the kind of actions
+
+    def __post_init__(self):
+        require_positive(self, "hidden_dims", "batch_size", "learning_rate")
+        require_precision(self)
+
+    def agent(self, *args) -> "BCAgent":
+        return BCAgent(self, *args)
 
 
 class BCAgent(Agent):
-    def __init__(self, *made_from):
-        super().__init__(*made_from)
+    def __init__(self, *args):
+        super().__init__(*args)
         network = self.networks(self.task.obs_dim, *self.config.hidden_dims, self.task.action_dim)
         self.policy = Policy(network, self.config.batch_size, self.config.learning_rate)
 
@@ -38,14 +45,15 @@ class BCAgent(Agent):
 
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
+        """One step down E[(π(s) − a)²]."""
         action = self.policy.forward(self.normalise(batch.obs))  # [seeds, batch, action_dim]
         error = action - batch.action
-        self.policy.backward(error * (2 / error[0].numel()))  # of the mean over batch and dimensions
+        self.policy.backward(error * (2 / error[0].numel()))  # the mean is over batch and action dimensions
         self.policy.step()
         return {"loss": error.square()}
 
-    def measure(self, transitions: Transitions) -> dict[str, Tensor]:
-        """Nothing: a policy alone has no values."""
+    def measure(self, transitions: Sequence[Transitions]) -> dict[str, Tensor]:
+        """Nothing: there is no value function."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:

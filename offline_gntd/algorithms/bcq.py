@@ -1,57 +1,79 @@
 """BCQ for continuous actions (Fujimoto, Meger & Precup 2019); with kfac set, Gauss-Newton critics.
 
 A variational auto-encoder of the data's actions proposes candidates, a perturbation network moves each by at
-most Φ, and the critics choose among them.
+most Φ, and the critics choose among the candidates.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from offline_gntd import bellman
-from offline_gntd.algorithms.continuous import ActorCritic, Settings
-from offline_gntd.algorithms.preset import Preset
+from offline_gntd.algorithms.agent import TwinCriticAgent
+from offline_gntd.algorithms.bellman import bellman_target, td_errors
+from offline_gntd.algorithms.preset import (
+    Preset,
+    require_discount,
+    require_fraction,
+    require_nonnegative,
+    require_positive,
+    require_precision,
+)
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
-from offline_gntd.nn.mlp import Tape
+from offline_gntd.nn.mlp import MLP, Tape
 from offline_gntd.nn.noise import normal
+from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.nn.policies import Policy
 from offline_gntd.transitions import Transitions
 
-LATENT_CLIP = 0.5  # latents that actions are generated from
+LATENT_CLIP = 0.5  # of the latents that actions are generated from
 LOG_STD_RANGE = (-4.0, 15.0)  # of the encoder
-ACTING_SEED = 0  # of the latents `act` chooses from
+ACTING_SEED = 0  # of the latents that `act` uses
 
 
 @dataclass(frozen=True)
-class BCQ(Settings):
-    hidden_dims: tuple[int, ...] = (400, 300)  # hidden units of critics and perturbation
+class BCQ:
+    hidden_dims: tuple[int, ...] = (400, 300)  # of critics and perturbation network
     vae_hidden_dims: tuple[int, ...] = (750, 750)  # of encoder and decoder; the latent has 2 · action_dim
     batch_size: int = 100
     vae_learning_rate: float = 1e-3
-    actor_learning_rate: float = 1e-3  # of the perturbation
+    actor_learning_rate: float = 1e-3  # of the perturbation network
     critic_learning_rate: float = 1e-3  # β
-    optimiser: str = "adam"  # adam | plain; of the critics. The others' is Adam
+    critic_optimiser: Optimiser = Optimiser()  # the other networks' is Adam with its defaults
     discount: float = 0.99  # γ
-    tau: float = 0.005  # Polyak rate of critics and perturbation
-    kl_weight: float = 0.5  # of the VAE's loss
+    tau: float = 0.005  # Polyak averaging of critics and perturbation network
+    kl_weight: float = 0.5  # in the VAE's loss
     perturbation: float = 0.05  # Φ
-    clipping: float = 0.75  # λ, weight of the lower critic in the target
+    clipping: float = 0.75  # λ, weight of the smaller critic in the target
     candidates: int = 10  # actions the target maximises over
     acting_candidates: int = 100  # actions the policy maximises over
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
+    precision: str = "float32"
 
-    def agent(self, *made_from) -> "BCQAgent":
-        return BCQAgent(self, *made_from)
+    discrete = False  # not a field: the kind of actions
+
+    def __post_init__(self):
+        require_positive(
+            self, "hidden_dims", "vae_hidden_dims", "batch_size", "candidates", "acting_candidates"
+        )
+        require_positive(self, "vae_learning_rate", "actor_learning_rate", "critic_learning_rate")
+        require_nonnegative(self, "kl_weight", "perturbation")
+        require_fraction(self, "tau", "clipping")
+        require_discount(self)
+        require_precision(self)
+
+    def agent(self, *args) -> "BCQAgent":
+        return BCQAgent(self, *args)
 
 
-class BCQAgent(ActorCritic):
-    """Encoder, decoder, perturbation and twin critics per seed."""
+class BCQAgent(TwinCriticAgent):
+    """Encoder, decoder, perturbation network and twin critics per seed."""
 
-    def __init__(self, *made_from):
-        super().__init__(*made_from)
+    def __init__(self, *args):
+        super().__init__(*args)
         config, task, batch = self.config, self.task, self.config.batch_size
         pair, self.latent = task.obs_dim + task.action_dim, 2 * task.action_dim
         encoder = self.networks(pair, *config.vae_hidden_dims, 2 * self.latent)
@@ -62,29 +84,28 @@ class BCQAgent(ActorCritic):
         self.actor = Policy(actor, batch, config.actor_learning_rate)
         self.critic = self.twin_critics()
         critics = self.critic.network
-        self.first_critic = Tape(critics.member(0), batch)  # Q₁, which the perturbation climbs
+        self.first_critic = Tape(critics.member(0), batch)  # Q₁, which the perturbation maximises
         self.proposals = Tape(decoder, batch * config.candidates)
         self.target_actor = Target(actor, batch * config.candidates)
         self.target_critic = Target(critics, batch * config.candidates)
 
     def act(self, obs: Tensor) -> Tensor:
-        """The best of `acting_candidates` by Q₁. Their latents are one fixed draw, the same for every
-        observation and at every call: the policy is a function of the observation."""
-        action, values = self._choices(self.normalise(obs), self.config.acting_candidates)
+        """The best of `acting_candidates` by Q₁. Their latents are fixed, so the policy is deterministic."""
+        networks = self.actor.network, self.critic.network
+        action, values = self._candidates(self.normalise(obs), self.config.acting_candidates, *networks)
         best = values[:, 0].argmax(-1)[..., None, None].expand(-1, -1, 1, action.shape[-1])
         return action.gather(-2, best)[..., 0, :]
 
-    def _choices(self, obs: Tensor, candidates: int) -> tuple[Tensor, Tensor]:
-        """Actions [seeds, n, candidates, action_dim] of the networks as they are, and both critics' values
-        [seeds, 2, n, candidates]."""
-        shape = (*obs.shape[:2], candidates)
+    def _candidates(self, obs: Tensor, count: int, actor: MLP, critics: MLP) -> tuple[Tensor, Tensor]:
+        """Actions [seeds, n, count, action_dim] and both critics' values [seeds, 2, n, count]."""
+        shape = (*obs.shape[:2], count)
         generator = torch.Generator(obs.device).manual_seed(ACTING_SEED)
-        latent = normal([generator], candidates, self.latent).clamp_(-LATENT_CLIP, LATENT_CLIP)
+        latent = normal([generator], count, self.latent).clamp_(-LATENT_CLIP, LATENT_CLIP)
         latent = latent.repeat(obs.shape[0], obs.shape[1], 1)
-        obs = obs.repeat_interleave(candidates, dim=1)  # [seeds, n · candidates, obs_dim]
+        obs = obs.repeat_interleave(count, dim=1)  # [seeds, n · count, obs_dim]
         action = self.decoder.network(torch.cat([obs, latent], -1)).tanh_()
-        action = self._perturbed(action, self.actor.network(torch.cat([obs, action], -1)).tanh_())
-        return action.view(*shape, -1), self.both_values(obs, action).view(shape[0], 2, *shape[1:])
+        action = self._perturbed(action, actor(torch.cat([obs, action], -1)).tanh_())
+        return action.view(*shape, -1), self.twin_values(critics, obs, action).view(shape[0], 2, *shape[1:])
 
     def _perturbed(self, action: Tensor, direction: Tensor) -> Tensor:
         return (action + self.config.perturbation * direction).clamp_(-1, 1)
@@ -92,18 +113,15 @@ class BCQAgent(ActorCritic):
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
-        vae_loss = self._fit_vae(obs, batch.action)
-        target = bellman.target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
-        value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
-        residual = value - target[:, None]
-        self.critic.descend(residual * (2 / self.config.batch_size))  # 2: the derivative of the square
-        self._improve(obs)
-        self.target_actor.follow(self.config.tau)
-        self.target_critic.follow(self.config.tau)
+        vae_loss = self._update_vae(obs, batch.action)
+        residual, value = self._update_critics(batch, obs, next_obs)
+        self._update_actor(obs)
+        self.target_actor.polyak_update(self.config.tau)
+        self.target_critic.polyak_update(self.config.tau)
         return {"loss": residual.square(), "value": value, "vae_loss": vae_loss}
 
-    def _fit_vae(self, obs: Tensor, data_action: Tensor) -> Tensor:
-        """One step down E[(decoded − a)²] + kl_weight · KL(N(μ, σ²) ‖ N(0, 1)); the loss [seeds]."""
+    def _update_vae(self, obs: Tensor, data_action: Tensor) -> Tensor:
+        """One step down E[(decoded − a)²] + kl_weight · KL(N(μ, σ²) ‖ N(0, 1)); returns the loss [seeds]."""
         mean, log_std = self.encoder.forward(obs, data_action).chunk(2, -1)  # [seeds, batch, latent] each
         std = log_std.clamp(*LOG_STD_RANGE).exp()
         noise = normal(self.generators, *mean.shape[1:])
@@ -112,17 +130,25 @@ class BCQAgent(ActorCritic):
         loss = error.square().mean((-2, -1)) + self.config.kl_weight * divergence.mean((-2, -1))
 
         self.decoder.backward(error * (2 / error[0].numel()))
-        on_latent = self.decoder.tape.input_signal(start=self.task.obs_dim)
+        grad_latent = self.decoder.tape.input_grad(start=self.task.obs_dim)
         kl_weight = self.config.kl_weight / mean[0].numel()
-        within = (log_std >= LOG_STD_RANGE[0]) & (log_std <= LOG_STD_RANGE[1])
-        on_log_std = (on_latent * noise * std + kl_weight * (std.square() - 1)) * within
-        self.encoder.backward(torch.cat([on_latent + kl_weight * mean, on_log_std], -1))
+        in_range = (log_std >= LOG_STD_RANGE[0]) & (log_std <= LOG_STD_RANGE[1])
+        grad_log_std = (grad_latent * noise * std + kl_weight * (std.square() - 1)) * in_range
+        self.encoder.backward(torch.cat([grad_latent + kl_weight * mean, grad_log_std], -1))
         self.decoder.step()
         self.encoder.step()
         return loss
 
+    def _update_critics(self, batch: Transitions, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """One step down E[δ²] of each critic, δ = Q(s,a) − r − γ(1−terminated) max_a′ Q(s′,a′)."""
+        target = bellman_target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
+        value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
+        residual = value - target[:, None]
+        self.critic.step(residual * (2 / self.config.batch_size))
+        return residual, value
+
     def _generate(self, tape: Tape, obs: Tensor) -> Tensor:
-        """Actions like the data's, from clipped latents: [seeds, batch, action_dim]."""
+        """Actions decoded from clipped latents: [seeds, batch, action_dim]."""
         latent = normal(self.generators, tape.batch, self.latent).clamp_(-LATENT_CLIP, LATENT_CLIP)
         return tape.forward(obs, latent).tanh_()
 
@@ -138,25 +164,31 @@ class BCQAgent(ActorCritic):
         """λ min + (1 − λ) max over the critics [seeds, 2, …]."""
         return torch.lerp(values.amax(1), values.amin(1), self.config.clipping)
 
-    def _improve(self, obs: Tensor) -> None:
-        """One step of the perturbation up E[Q₁(s, a + Φ ξ(s, a))] for generated a."""
+    def _update_actor(self, obs: Tensor) -> None:
+        """One step of the perturbation network ξ down −E[Q₁(s, a + Φ ξ(s, a))], a from the decoder."""
         proposed = self._generate(self.decoder.tape, obs)
         moved = proposed + self.config.perturbation * self.actor.forward(obs, proposed)
         self.first_critic.forward(obs, moved.clamp(-1, 1))
         self.first_critic.backward(-1 / obs.shape[1])
-        slope = self.first_critic.input_signal(start=self.task.obs_dim)
-        self.actor.backward(self.config.perturbation * slope * (moved.abs() <= 1))
+        dq_da = self.first_critic.input_grad(start=self.task.obs_dim)
+        self.actor.backward(self.config.perturbation * dq_da * (moved.abs() <= 1))
         self.actor.step()
 
-    def measure(self, transitions: Transitions) -> dict[str, Tensor]:
-        measured = bellman.measure(transitions, self._values, self.config.discount, most_rows=2_048)
-        return measured | self.critic.diagnostics()
+    def measure(self, transitions: Sequence[Transitions]) -> dict[str, Tensor]:
+        errors = td_errors(transitions, self._values, self.config.discount, max_rows=2_048)
+        return errors | self.critic.diagnostics()
 
-    def _values(self, part: Transitions) -> tuple[Tensor, Tensor]:
-        """Q(s, a) of both critics [seeds, 2, n], and the target's maximum at s′ by the same networks."""
+    def _values(self, part: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         obs, next_obs = self.normalise(part.obs), self.normalise(part.next_obs)
-        _, next_values = self._choices(next_obs, self.config.candidates)
-        return self.both_values(obs, part.action), self._soft_clipped(next_values).amax(-1)
+        online = self.actor.network, self.critic.network
+        target = self.target_actor.network, self.target_critic.network
+        _, values = self._candidates(next_obs, self.config.candidates, *online)
+        _, target_values = self._candidates(next_obs, self.config.candidates, *target)
+        return (
+            self.twin_values(self.critic.network, obs, part.action),
+            self._soft_clipped(values).amax(-1),
+            self._soft_clipped(target_values).amax(-1),
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         vae = {"encoder": self.encoder, "decoder": self.decoder}
@@ -166,5 +198,7 @@ class BCQAgent(ActorCritic):
 
 PRESETS = {
     "bcq": Preset("BCQ", BCQ()),
-    "gn_bcq": Preset("GN-BCQ", BCQ(kfac=KFAC(damping=0.25, momentum=0.2, average_G=True))),
+    "gn_bcq": Preset(
+        "GN-BCQ", BCQ(kfac=KFAC(ema_decay=0.8, start="batch", factor_every=10, inverse_every=20))
+    ),
 }

@@ -1,73 +1,92 @@
 """CQL(H) (Kumar et al. 2020) on SAC with automatic temperature; with kfac set, Gauss-Newton critics.
 
-The Gauss-Newton matrix is that of the TD part: E[∇Q ∇Qᵀ] at the data's actions. It preconditions the critics'
-whole gradient, the conservative term's included, whose own curvature is left out.
+The Gauss-Newton matrix is that of the TD loss, E[∇Q ∇Qᵀ] at the dataset's actions. It preconditions the
+whole gradient of the critics; the curvature of the conservative term is left out.
 """
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from offline_gntd import bellman
-from offline_gntd.algorithms.continuous import ActorCritic, Settings
-from offline_gntd.algorithms.preset import Preset
+from offline_gntd.algorithms.agent import TwinCriticAgent
+from offline_gntd.algorithms.bellman import bellman_target, td_errors
+from offline_gntd.algorithms.preset import (
+    Preset,
+    require_discount,
+    require_fraction,
+    require_nonnegative,
+    require_positive,
+    require_precision,
+)
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
-from offline_gntd.nn.mlp import Gradient, Tape
+from offline_gntd.nn.mlp import Tape
 from offline_gntd.nn.noise import normal, uniform
-from offline_gntd.nn.optimisers import Adam
+from offline_gntd.nn.optimisers import Optimiser, Stepper
 from offline_gntd.nn.policies import Gaussian
 from offline_gntd.transitions import Transitions
 
-STATES_AT_ONCE = 32  # of the conservative term: what 30 samples of each leave behind stays in the cache
+STATES_AT_ONCE = 32  # of the conservative term, so that the activations of their 30 samples fit the cache
 
 
 @dataclass(frozen=True)
-class CQL(Settings):
-    hidden_dims: tuple[int, ...] = (256, 256, 256)  # hidden units of policy and critics
+class CQL:
+    hidden_dims: tuple[int, ...] = (256, 256, 256)  # of policy and critics
     batch_size: int = 256
     actor_learning_rate: float = 1e-4  # of the policy and of its temperature
     critic_learning_rate: float = 3e-4  # β
-    optimiser: str = "adam"  # adam | plain; of the critics. The others' is Adam
+    critic_optimiser: Optimiser = Optimiser()  # the others' is Adam with its defaults
     discount: float = 0.99  # γ
-    tau: float = 0.005  # Polyak rate of the critics
+    tau: float = 0.005  # Polyak averaging of the critics
     alpha: float = 5.0  # weight of the conservative term
     samples: int = 10  # actions in its logsumexp from each of: uniform, π(s), π(s′)
-    warm_up: int = 40_000  # updates in which the policy clones the data instead of climbing Q
+    warm_up: int = 40_000  # updates in which the policy clones the data instead of maximising Q
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
+    precision: str = "float32"
+
+    discrete = False  # not a field: the kind of actions
+
+    def __post_init__(self):
+        require_positive(
+            self, "hidden_dims", "batch_size", "actor_learning_rate", "critic_learning_rate", "samples"
+        )
+        require_nonnegative(self, "alpha", "warm_up")
+        require_fraction(self, "tau")
+        require_discount(self)
+        require_precision(self)
 
     def within(self, steps: int) -> "CQL":
-        """For a run of so many updates: a short one does not spend more than 5 % of them on cloning."""
+        """The settings for a run of this many updates: at most 5 % of them are spent on cloning."""
         return dataclasses.replace(self, warm_up=min(self.warm_up, steps // 20))
 
-    def agent(self, *made_from) -> "CQLAgent":
-        return CQLAgent(self, *made_from)
+    def agent(self, *args) -> "CQLAgent":
+        return CQLAgent(self, *args)
 
 
-class CQLAgent(ActorCritic):
+class CQLAgent(TwinCriticAgent):
     """A squashed Gaussian policy with its temperature, and twin critics, per seed."""
 
-    def __init__(self, *made_from):
-        super().__init__(*made_from)
+    def __init__(self, *args):
+        super().__init__(*args)
         config, task, batch = self.config, self.task, self.config.batch_size
         policy = self.networks(task.obs_dim, *config.hidden_dims, 2 * task.action_dim)
         self.policy = Learner(policy, batch, config.actor_learning_rate)
         self.critic = self.twin_critics()
         critics = self.critic.network
         self.next_policy = Tape(policy, batch)
-        self.policy_values = Tape(critics, batch)  # Q(s, π(s)), which the policy climbs
+        self.policy_values = Tape(critics, batch)  # Q(s, π(s)), which the policy maximises
         self.states_at_once = math.gcd(batch, STATES_AT_ONCE)
         self.sampled_values = Tape(critics, self.states_at_once * 3 * config.samples)
         self.target_critic = Target(critics, batch)
-        self.conservative_step = torch.zeros_like(critics.flat)
-        self.step_of_part = torch.zeros_like(critics.flat)
-        self.gradient_of_part = Gradient(self.sampled_values, self.step_of_part)
-        self.log_temperature = critics.flat.new_zeros(len(self.generators))
-        self.temperature_optimiser = Adam(self.log_temperature, config.actor_learning_rate)
+        self.conservative_gradient = torch.zeros_like(critics.flat)
+        self.part_gradient = torch.zeros_like(critics.flat)
+        self.log_temperature = critics.flat.new_zeros(self.seeds)
+        self.temperature_optimiser = Stepper(self.log_temperature, config.actor_learning_rate)
         self.updates = torch.zeros((), dtype=torch.int64)
 
     def act(self, obs: Tensor) -> Tensor:
@@ -78,38 +97,36 @@ class CQLAgent(ActorCritic):
 
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
-        """All losses are those of the parameters before the update, but for the temperature's."""
+        """Every loss uses the parameters before the update and the new temperature."""
         config, shape = self.config, (self.config.batch_size, 1 + self.config.samples, self.task.action_dim)
         obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
-        # the first sample of each state is SAC's, the others the conservative term's
-        current, next_ = (
-            Gaussian.of(self.policy.forward(obs)),
-            Gaussian.of(self.next_policy.forward(next_obs)),
-        )
+        current = Gaussian.of(self.policy.forward(obs))
+        next_ = Gaussian.of(self.next_policy.forward(next_obs))
+        # the first sample of each state is SAC's, the others belong to the conservative term
         noise = normal(self.generators, *shape)
-        actions, log_densities = current.sample(noise)  # [seeds, batch, 1 + samples, action_dim]; without it
-        next_actions, next_log_densities = next_.sample(normal(self.generators, *shape))
+        actions, log_probs = current.sample(noise)  # [seeds, batch, 1 + samples, …]
+        next_actions, next_log_probs = next_.sample(normal(self.generators, *shape))
 
-        temperature = self._adjust_temperature(log_densities[..., 0])  # [seeds]
-        on_action, on_output = self._improvement(obs, actions[..., 0, :], batch.action, current)
-        on_density = (temperature / config.batch_size)[:, None, None]
-        signal = current.sample_signal(noise[..., 0, :], actions[..., 0, :], on_action, on_density)
-        self.policy.backward(signal + on_output)
+        temperature = self._update_temperature(log_probs[..., 0])  # [seeds]
+        grad_action, grad_output = self._policy_grads(obs, actions[..., 0, :], batch.action, current)
+        grad_log_prob = (temperature / config.batch_size)[:, None, None]
+        sample_grad = current.sample_grad(noise[..., 0, :], actions[..., 0, :], grad_action, grad_log_prob)
+        self.policy.backward(sample_grad + grad_output)
 
         next_value = self.target_critic.forward(next_obs[:, None], next_actions[:, None, ..., 0, :])
-        target = bellman.target(batch, next_value[..., 0].amin(1), config.discount)  # [seeds, batch]
+        target = bellman_target(batch, next_value[..., 0].amin(1), config.discount)  # [seeds, batch]
         value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
         residual = value - target[:, None]
-        soft_maximum = self._conserve(
+        soft_maximum = self._conservative_term(
             obs,
             torch.cat([next_actions[..., 1:, :], actions[..., 1:, :]], -2),
-            torch.cat([next_log_densities[..., 1:], log_densities[..., 1:]], -1),
+            torch.cat([next_log_probs[..., 1:], log_probs[..., 1:]], -1),
         )
-        # squared error and −α Q(s, a), the conservative term's data half
+        # ∂/∂Q(s, a) of E[δ²] − α E[Q(s, a)]; the rest of the conservative term is in its own gradient
         weight = (2 * residual - config.alpha).div_(config.batch_size)
-        self.critic.descend(weight, more=self.conservative_step)
+        self.critic.step(weight, extra_gradient=self.conservative_gradient)
         self.policy.step()
-        self.target_critic.follow(config.tau)
+        self.target_critic.polyak_update(config.tau)
         self.updates += 1
         return {
             "loss": residual.square(),
@@ -118,56 +135,59 @@ class CQLAgent(ActorCritic):
             "temperature": temperature,
         }
 
-    def _adjust_temperature(self, log_density: Tensor) -> Tensor:
-        """One step towards an entropy of −action_dim; the temperature [seeds] after it."""
-        self.temperature_optimiser.step(self.task.action_dim - log_density.mean(-1))
+    def _update_temperature(self, log_prob: Tensor) -> Tensor:
+        """One step towards an entropy of −action_dim; returns the new temperature [seeds]."""
+        self.temperature_optimiser.step(self.task.action_dim - log_prob.mean(-1))
         return self.log_temperature.exp()
 
-    def _improvement(
+    def _policy_grads(
         self, obs: Tensor, action: Tensor, data_action: Tensor, policy: Gaussian
     ) -> tuple[Tensor, Tensor]:
-        """What the policy's loss holds beside its entropy, as derivatives by its action and by its output:
-        −E[min Q(s, π(s))], or while it warms up −E[log π(a|s)]."""
+        """The derivatives by π's action and by its output of −E[min Q(s, π(s))], or of −E[log π(a|s)] during
+        the warm-up: the policy's loss without its entropy term."""
         zero = obs.new_zeros(())
         if int(self.updates) < self.config.warm_up:
-            return zero, policy.likelihood_signal(data_action) / -obs.shape[1]
+            return zero, policy.log_prob_grad(data_action) / -obs.shape[1]
         values = self.policy_values.forward(obs[:, None], action[:, None])  # [seeds, 2, batch, 1]
         lower = values == values.amin(1, keepdim=True)
         self.policy_values.backward(lower.float() / -obs.shape[1])
-        return self.policy_values.input_signal(start=self.task.obs_dim).sum(1), zero
+        return self.policy_values.input_grad(start=self.task.obs_dim).sum(1), zero
 
-    def _conserve(self, obs: Tensor, actions: Tensor, log_densities: Tensor) -> Tensor:
-        """The gradient of α E[log Σ_a exp(Q(s, a) − log μ(a))], a from uniform, π(s′) and π(s), kept in
-        `conservative_step`; and the logsumexp [seeds, 2, batch] itself."""
+    def _conservative_term(self, obs: Tensor, actions: Tensor, log_probs: Tensor) -> Tensor:
+        """log Σ_a exp(Q(s, a) − log μ(a)) [seeds, 2, batch], a from uniform, π(s′) and π(s).
+
+        The gradient of α times its mean is left in `conservative_gradient`.
+        """
         uniform_actions = uniform(self.generators, obs.shape[1], self.config.samples, self.task.action_dim)
-        uniform_density = log_densities.new_full(
-            uniform_actions.shape[:-1], -self.task.action_dim * math.log(2)
-        )
+        uniform_log_prob = log_probs.new_full(uniform_actions.shape[:-1], -self.task.action_dim * math.log(2))
         actions = torch.cat([uniform_actions, actions], -2)  # [seeds, batch, samples, action_dim]
-        log_densities = torch.cat([uniform_density, log_densities], -1)  # [seeds, batch, samples]
-        self.conservative_step.zero_()
-        parts = zip(*(x.split(self.states_at_once, 1) for x in (obs, actions, log_densities)), strict=True)
-        return torch.cat([self._conserve_part(*part) for part in parts], -1)
+        log_probs = torch.cat([uniform_log_prob, log_probs], -1)  # [seeds, batch, samples]
+        self.conservative_gradient.zero_()
+        parts = zip(*(x.split(self.states_at_once, 1) for x in (obs, actions, log_probs)), strict=True)
+        return torch.cat([self._conservative_part(*part) for part in parts], -1)
 
-    def _conserve_part(self, obs: Tensor, actions: Tensor, log_densities: Tensor) -> Tensor:
-        """The same of a few states, added to `conservative_step`."""
+    def _conservative_part(self, obs: Tensor, actions: Tensor, log_probs: Tensor) -> Tensor:
+        """The same for a few states; its gradient is added to `conservative_gradient`."""
         obs, actions = obs.repeat_interleave(actions.shape[2], dim=1), actions.flatten(1, 2)
         values = self.sampled_values.forward(obs[:, None], actions[:, None])
-        corrected = values.view(len(obs), 2, *log_densities.shape[1:]) - log_densities[:, None]
+        corrected = values.view(len(obs), 2, *log_probs.shape[1:]) - log_probs[:, None]
         weight = corrected.softmax(-1).mul_(self.config.alpha / self.config.batch_size)
         self.sampled_values.backward(weight.view_as(values))
-        self.gradient_of_part()
-        self.conservative_step += self.step_of_part
+        self.sampled_values.weight_grad(out=self.part_gradient)
+        self.conservative_gradient += self.part_gradient
         return corrected.logsumexp(-1)
 
-    def measure(self, transitions: Transitions) -> dict[str, Tensor]:
-        return bellman.measure(transitions, self._values, self.config.discount) | self.critic.diagnostics()
+    def measure(self, transitions: Sequence[Transitions]) -> dict[str, Tensor]:
+        return td_errors(transitions, self._values, self.config.discount) | self.critic.diagnostics()
 
-    def _values(self, part: Transitions) -> tuple[Tensor, Tensor]:
-        """Q(s, a) of both critics [seeds, 2, n] and min Q(s′, tanh μ(s′)) [seeds, n]."""
+    def _values(self, part: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         obs, next_obs = self.normalise(part.obs), self.normalise(part.next_obs)
-        next_value = self.both_values(next_obs, self._greedy(next_obs)).amin(1)
-        return self.both_values(obs, part.action), next_value
+        online, target, next_action = self.critic.network, self.target_critic.network, self._greedy(next_obs)
+        return (
+            self.twin_values(online, obs, part.action),
+            self.twin_values(online, next_obs, next_action).amin(1),
+            self.twin_values(target, next_obs, next_action).amin(1),
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         networks = {"policy": self.policy, "critic": self.critic, "target_critic": self.target_critic}
@@ -177,5 +197,7 @@ class CQLAgent(ActorCritic):
 
 PRESETS = {
     "cql": Preset("CQL", CQL()),
-    "gn_cql": Preset("GN-CQL", CQL(kfac=KFAC(damping=0.25, momentum=0.2, average_G=True))),
+    "gn_cql": Preset(
+        "GN-CQL", CQL(kfac=KFAC(ema_decay=0.8, start="batch", factor_every=10, inverse_every=20))
+    ),
 }

@@ -1,12 +1,13 @@
-"""A preset: an algorithm's settings under the name a table shows."""
+"""Presets (settings under the name that a table shows) and the checks of settings."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from offline_gntd.errors import UserError
-from offline_gntd.nn.optimisers import check_optimiser
 from offline_gntd.tasks import Task
+
+PRECISIONS = ("float32",)
 
 
 @dataclass(frozen=True)
@@ -15,28 +16,42 @@ class Preset:
     config: Any
 
 
-def check_settings(config: Any) -> None:
-    """Refuse what no algorithm can run with: said where a setting is read, not where it fails."""
-    check_optimiser(getattr(config, "optimiser", "adam"))
-    counts = ("batch_size", "policy_freq", "candidates", "acting_candidates", "samples", "evaluation_steps")
-    for name in counts:
-        if getattr(config, name, 1) < 1:
-            raise ValueError(f"{name} must be at least 1, not {getattr(config, name)}")
-    for name in ("hidden_dims", "vae_hidden_dims"):
-        if min(getattr(config, name, ()), default=1) < 1:
-            raise ValueError(f"{name} must be at least 1 each, not {getattr(config, name)}")
-    for name, value in vars(config).items():
-        if name.endswith("learning_rate") and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be more than 0, not {value}")
-    if not 0 <= getattr(config, "discount", 0) < 1:
+def require_positive(config: Any, *names: str) -> None:
+    """Raise ValueError unless each named field (or all its items) is finite and positive; None passes."""
+    _require(config, names, lambda value: 0 < value < math.inf, "positive and finite")
+
+
+def require_nonnegative(config: Any, *names: str) -> None:
+    _require(config, names, lambda value: 0 <= value < math.inf, "at least 0 and finite")
+
+
+def require_fraction(config: Any, *names: str) -> None:
+    _require(config, names, lambda value: 0 <= value <= 1, "in [0, 1]")
+
+
+def _require(config: Any, names: tuple[str, ...], legal: Any, words: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        items = value if isinstance(value, tuple) else (value,)
+        if not all(item is None or legal(item) for item in items):
+            raise ValueError(f"{name} must be {words}, not {value}")
+
+
+def require_discount(config: Any) -> None:
+    if not 0 <= config.discount < 1:
         raise ValueError(f"discount must be in [0, 1), not {config.discount}")
 
 
+def require_precision(config: Any) -> None:
+    if config.precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {config.precision!r}")
+
+
 def check_actions(config: Any, task: Task) -> None:
-    """Refuse an algorithm for the other kind of actions than the task has."""
+    """Raise UserError if an algorithm for discrete actions is given a continuous task, or vice versa."""
     kinds = {True: "discrete", False: "continuous"}
     if config.discrete != task.discrete:
         raise UserError(
-            f"{type(config).__name__} learns {kinds[config.discrete]} actions, and {task.env_id} has "
-            f"{kinds[task.discrete]} ones; choose another algorithm. See: offline-gntd algorithms"
+            f"{type(config).__name__} is for {kinds[config.discrete]} actions, but {task.env_id} has "
+            f"{kinds[task.discrete]} actions. See: offline-gntd algorithms"
         )

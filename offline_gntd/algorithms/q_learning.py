@@ -1,6 +1,6 @@
-"""TD, DQN (Mnih et al. 2013), GNTD and GNDQN (Ke, Zhang & Wen) for discrete actions, offline or exploring.
+"""TD, DQN (Mnih et al. 2013), GNTD and GNDQN (Ke, Zhang & Wen) for discrete actions.
 
-The 2×2 of {no target network, Polyak-averaged target} × {semi-gradient, Gauss-Newton}, all under the optimal
+The 2×2 of {no target network, Polyak-averaged target} × {semi-gradient, Gauss-Newton}, all with the optimal
 Bellman operator: one class, four presets.
 """
 
@@ -10,66 +10,74 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offline_gntd import bellman
-from offline_gntd.algorithms.preset import Preset, check_actions, check_settings
+from offline_gntd.algorithms.agent import Agent
+from offline_gntd.algorithms.bellman import bellman_target, td_errors
+from offline_gntd.algorithms.preset import (
+    Preset,
+    require_discount,
+    require_fraction,
+    require_positive,
+    require_precision,
+)
 from offline_gntd.nn.critic import Critic
 from offline_gntd.nn.kfac import KFAC
-from offline_gntd.nn.mlp import MLP, Tape
-from offline_gntd.nn.normaliser import Statistics
-from offline_gntd.tasks import Task
+from offline_gntd.nn.mlp import Tape
+from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.transitions import Transitions
 
 
 @dataclass(frozen=True)
 class QLearning:
-    hidden_dims: tuple[int, ...] = (128, 128)  # hidden units
-    batch_size: int = 256
+    hidden_dims: tuple[int, ...] = (256, 256)
+    batch_size: int = 100
     learning_rate: float = 3e-4  # β
-    optimiser: str = "adam"  # adam | plain; what the (preconditioned) semi-gradient is fed to
+    optimiser: Optimiser = Optimiser(max_grad_norm=1.0)
+    loss_weight: float = 1.0  # of the mean squared error; with ½ its gradient is the paper's E[δ ∇Q]
     discount: float = 0.99  # γ
-    tau: float | None = None  # Polyak rate of the target network; none: bootstrap from Q itself
+    tau: float | None = None  # Polyak averaging of the target, at every update; none: no target network
+    timeouts_terminal: bool = True  # a time limit stops bootstrapping, as in the paper's authors' code
     kfac: KFAC | None = None  # Gauss-Newton step by Kronecker factors (Algorithm 3)
     exact_damping: float | None = None  # ω of the exact Gauss-Newton step instead (Algorithm 1)
+    precision: str = "float32"
 
-    discrete = True  # not a field: which actions it learns
+    discrete = True  # not fields: the kind of actions, and that observations are used as they are
+    normalise_obs = False
 
     def __post_init__(self):
-        check_settings(self)
+        require_positive(self, "hidden_dims", "batch_size", "learning_rate", "loss_weight", "exact_damping")
+        require_fraction(self, "tau")
+        require_discount(self)
+        require_precision(self)
         if self.kfac and self.exact_damping is not None:
-            raise ValueError("kfac and exact_damping are two ways to one step; set one of them")
+            raise ValueError("kfac and exact_damping are two forms of the same step; set only one")
 
-    def agent(
-        self, task: Task, generators: Sequence[torch.Generator], obs_statistics: Statistics | None = None
-    ) -> "QLearner":
-        """Observations are taken as they are; `obs_statistics` lets all algorithms be made alike."""
-        check_actions(self, task)
-        return QLearner(self, task, generators)
+    def agent(self, *args) -> "QLearner":
+        return QLearner(self, *args)
 
 
-class QLearner:
-    """One Q-network per seed, one output per action."""
+class QLearner(Agent):
+    """One Q-network per seed with one output per action."""
 
-    def __init__(self, config: QLearning, task: Task, generators: Sequence[torch.Generator]):
-        self.config, self.task = config, task
-        device = generators[0].device
-        network = MLP((task.obs_dim, *config.hidden_dims, task.action_dim), (len(generators),), device)
+    def __init__(self, *args):
+        super().__init__(*args)
+        config, task = self.config, self.task
+        network = self.networks(task.obs_dim, *config.hidden_dims, task.action_dim)
         self.critic = Critic(
-            network.initialise(generators),
+            network,
             config.batch_size,
             config.learning_rate,
             config.optimiser,
             config.kfac,
             config.exact_damping,
         )
-        self.target = network if config.tau is None else network.copy()
-        self.target_tape = Tape(self.target, config.batch_size)
+        self.target = Tape(network if config.tau is None else network.copy(), config.batch_size)
 
     def act(self, obs: Tensor) -> Tensor:
         """Greedy actions [seeds, n] for obs [seeds, n, obs_dim]."""
         return self.critic.network(obs).argmax(-1)
 
     def explore(self, obs: Tensor, epsilon: float, generators: Sequence[torch.Generator]) -> Tensor:
-        """Greedy actions, but for a share `epsilon` drawn uniformly."""
+        """Greedy actions, each replaced by a uniformly random one with probability epsilon."""
         shape = obs.shape[1:-1]
         drawn = torch.stack([torch.randint(self.task.action_dim, shape, generator=g) for g in generators])
         random = torch.stack([torch.rand(shape, generator=g) for g in generators]) < epsilon
@@ -77,64 +85,66 @@ class QLearner:
 
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
-        next_value = self.target_tape.forward(batch.next_obs).amax(-1)  # [seeds, batch]
-        target = bellman.target(batch, next_value, self.config.discount)
+        """One step down weight · E[δ²] with δ = Q(s,a) − r − γ(1−terminated) max Q_target(s′,·)."""
+        next_value = self.target.forward(batch.next_obs).amax(-1)  # [seeds, batch]
+        target = bellman_target(batch, next_value, self.config.discount)
         values = self.critic.forward(batch.obs)  # [seeds, batch, actions]
         action = batch.action[..., None]
-        value = values.gather(-1, action)[..., 0]
+        value = values.gather(-1, action)[..., 0]  # [seeds, batch]
         residual = value - target
-        taken = torch.zeros_like(values).scatter_(-1, action, 1)  # Q(s, a) is the output of the action taken
-        self.critic.descend(residual / self.config.batch_size, taken)
+        dq_doutput = torch.zeros_like(values).scatter_(-1, action, 1)  # Q(s, a) is the output of action a
+        self.critic.step(residual * (2 * self.config.loss_weight / self.config.batch_size), dq_doutput)
         if self.config.tau is not None:
-            self.target.flat.lerp_(self.critic.network.flat, self.config.tau)
+            self.target.network.flat.lerp_(self.critic.network.flat, self.config.tau)
         return {"loss": residual.square(), "value": value}
 
-    def measure(self, transitions: Transitions, rows_at_once: int = 4096) -> dict[str, Tensor]:
-        """Bellman error E[(Q(s,a) − r − γ(1−terminated) max Q(s′,·))²] over all rows, Q itself on both sides,
-        and the largest |Q|, per seed; with the curvature's diagnostics."""
-        network, largest = self.critic.network, torch.tensor(0.0)
-        total = torch.zeros_like(largest, dtype=torch.float64)
-        for start in range(0, len(transitions.obs), rows_at_once):
-            part = Transitions(*(column[start : start + rows_at_once] for column in transitions))
-            stack = network.stack
-            values = network(part.obs.expand(*stack, *part.obs.shape))
-            next_value = network(part.next_obs.expand(*stack, *part.next_obs.shape)).amax(-1)
-            value = values.gather(-1, part.action.expand(*stack, -1)[..., None])[..., 0]
-            error = value - bellman.target(part, next_value, self.config.discount)
-            total = total + error.double().square().sum(-1)
-            largest = torch.maximum(largest, values.abs().amax((-2, -1)))
-        return {
-            "bellman_error": total / len(transitions.obs),
-            "largest_value": largest,
-            **self.critic.diagnostics(),
-        }
+    def measure(self, transitions: Sequence[Transitions]) -> dict[str, Tensor]:
+        """TD errors over all rows of each seed's dataset."""
+        rows = max(len(each.obs) for each in transitions)
+        errors = td_errors(transitions, self._values, self.config.discount, max_rows=rows, chunk=4096)
+        return errors | self.critic.diagnostics()
+
+    def _values(self, part: Transitions) -> tuple[Tensor, Tensor, Tensor]:
+        online, target = self.critic.network, self.target.network
+        value = online(part.obs).gather(-1, part.action[..., None])[..., 0]
+        next_value = online(part.next_obs).amax(-1)
+        target_value = next_value if target is online else target(part.next_obs).amax(-1)
+        return value[:, None], next_value, target_value
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything an update changes, by name: [seeds, …], or a number that all seeds share."""
         state = {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
         if self.config.tau is not None:
-            state["target"] = self.target.flat
+            state["target"] = self.target.network.flat
         return state
 
 
-DQN_TAU = 0.005
+TAU = 0.02
+# clipping and K-FAC as the paper's authors have them; their decay is 0.9 up to the first evaluation
+CLIPPED = Optimiser(max_grad_norm=10.0)
+CURVATURE = KFAC(damping=0.25, ema_decay=0.95)
+SCRIPT = KFAC(damping=0.5, ema_decay=0.95)
+PLAIN = Optimiser(kind="plain")
+EVERY_UPDATE = KFAC(damping=0.25, ema_decay=0.95, average="P", start="batch", factor_every=1, inverse_every=1)
 
 PRESETS = {
+    # the values that the paper states
     "td": Preset("TD", QLearning()),
-    "dqn": Preset("DQN", QLearning(tau=DQN_TAU)),
-    "gntd": Preset("GNTD", QLearning(kfac=KFAC())),
-    "gndqn": Preset("GNDQN", QLearning(tau=DQN_TAU, kfac=KFAC())),
-    # the paper's updates to the letter: θ ← θ − β d, curvature renewed at every update
-    "td_plain": Preset("TD (plain)", QLearning(optimiser="plain")),
-    "dqn_plain": Preset("DQN (plain)", QLearning(optimiser="plain", tau=DQN_TAU)),
-    "gntd_plain": Preset(
-        "GNTD (plain)", QLearning(optimiser="plain", kfac=KFAC(factor_every=1, inverse_every=1))
-    ),
+    "dqn": Preset("DQN", QLearning(tau=TAU)),
+    "gntd": Preset("GNTD", QLearning(optimiser=CLIPPED, kfac=CURVATURE)),
+    "gndqn": Preset("GNDQN", QLearning(optimiser=CLIPPED, kfac=CURVATURE, tau=TAU)),
+    # the values of the authors' run script
+    "td_script": Preset("TD (script)", QLearning(learning_rate=1e-5)),
+    "dqn_script": Preset("DQN (script)", QLearning(tau=TAU)),
+    "gntd_script": Preset("GNTD (script)", QLearning(learning_rate=1e-5, optimiser=CLIPPED, kfac=SCRIPT)),
+    "gndqn_script": Preset("GNDQN (script)", QLearning(optimiser=CLIPPED, kfac=SCRIPT, tau=TAU)),
+    # Algorithms 2 and 3 as printed: θ ← θ − β d, P averaged, the inverses renewed at every update
+    "td_plain": Preset("TD (plain)", QLearning(optimiser=PLAIN, loss_weight=0.5)),
+    "dqn_plain": Preset("DQN (plain)", QLearning(optimiser=PLAIN, loss_weight=0.5, tau=TAU)),
+    "gntd_plain": Preset("GNTD (plain)", QLearning(optimiser=PLAIN, loss_weight=0.5, kfac=EVERY_UPDATE)),
     "gndqn_plain": Preset(
-        "GNDQN (plain)",
-        QLearning(optimiser="plain", tau=DQN_TAU, kfac=KFAC(factor_every=1, inverse_every=1)),
+        "GNDQN (plain)", QLearning(optimiser=PLAIN, loss_weight=0.5, kfac=EVERY_UPDATE, tau=TAU)
     ),
-    # Algorithm 1 itself: no Kronecker approximation
-    "gntd_exact": Preset("GNTD (exact)", QLearning(exact_damping=0.25)),
-    "gndqn_exact": Preset("GNDQN (exact)", QLearning(exact_damping=0.25, tau=DQN_TAU)),
+    # Algorithm 1: no Kronecker approximation
+    "gntd_exact": Preset("GNTD (exact)", QLearning(optimiser=CLIPPED, exact_damping=0.25)),
+    "gndqn_exact": Preset("GNDQN (exact)", QLearning(optimiser=CLIPPED, exact_damping=0.25, tau=TAU)),
 }

@@ -1,124 +1,198 @@
 """TD3+BC (Fujimoto & Gu 2021); with kfac set, GNTD3+BC (Ke, Zhang & Wen).
 
-Without cloning (alpha none) it is TD3 (Fujimoto, van Hoof & Meger 2018), which explores and learns online.
+Without behaviour cloning (alpha none) it is TD3 (Fujimoto, van Hoof & Meger 2018), which can learn online.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.linalg import vector_norm
 
-from offline_gntd import bellman
-from offline_gntd.algorithms.continuous import ActorCritic, Settings
-from offline_gntd.algorithms.preset import Preset
+from offline_gntd.algorithms.agent import TwinCriticAgent
+from offline_gntd.algorithms.bellman import bellman_target, td_errors
+from offline_gntd.algorithms.preset import (
+    Preset,
+    require_discount,
+    require_fraction,
+    require_nonnegative,
+    require_positive,
+    require_precision,
+)
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Target, state_of
 from offline_gntd.nn.mlp import Tape
 from offline_gntd.nn.noise import normal
+from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.nn.policies import Policy
 from offline_gntd.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class TD3BC(Settings):
-    hidden_dims: tuple[int, ...] = (256, 256)  # hidden units of actor and critics
+class AlphaSchedule:
+    """An adaptive α, which the paper does not mention but its authors' code has: at every `every`-th update
+    from `start` to `end`, 1/α changes by rate · (MSE(π(s), a) − goal), if MSE is within `margin` of it."""
+
+    start: int = 300_000  # updates
+    end: int = 600_000
+    every: int = 200
+    goal: float = 0.075
+    margin: float = 0.2
+    rate: float = 1e-3
+    lowest: float = 0.1  # of 1/α
+    highest: float = 1.0
+
+    def __post_init__(self):
+        require_positive(self, "every", "goal", "margin", "rate", "lowest", "highest")
+        require_nonnegative(self, "start", "end")
+
+
+@dataclass(frozen=True)
+class TD3BC:
+    hidden_dims: tuple[int, ...] = (256, 256)  # of actor and critics
     batch_size: int = 256
     actor_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-4  # β
-    optimiser: str = "adam"  # adam | plain; of the critics. The actor's is Adam
+    critic_optimiser: Optimiser = Optimiser()  # the actor's is Adam with its defaults
+    critic_loss_weight: float = 1.0  # of each critic's mean squared error; ½ in the paper's authors' code
     discount: float = 0.99  # γ
-    tau: float = 0.005  # Polyak rate of both targets, at every actor update
+    tau: float = 0.005  # Polyak averaging of both targets, at every actor update
     policy_noise: float = 0.2  # standard deviation of the target policy's smoothing noise
     noise_clip: float = 0.5
     policy_freq: int = 2  # critic updates per actor update
-    alpha: float | None = 2.5  # weight of the value, in units of its mean size, against cloning; none: TD3
+    alpha: float | None = 2.5  # weight of Q / mean |Q| against behaviour cloning; none: TD3
+    alpha_schedule: AlphaSchedule | None = None
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
+    precision: str = "float32"
 
-    def agent(self, *made_from) -> "TD3BCAgent":
-        return TD3BCAgent(self, *made_from)
+    discrete = False  # not a field: the kind of actions
+
+    def __post_init__(self):
+        require_positive(self, "hidden_dims", "batch_size", "actor_learning_rate", "critic_learning_rate")
+        require_positive(self, "critic_loss_weight", "policy_freq", "alpha")
+        require_nonnegative(self, "policy_noise", "noise_clip")
+        require_fraction(self, "tau")
+        require_discount(self)
+        require_precision(self)
+
+    def agent(self, *args) -> "TD3BCAgent":
+        return TD3BCAgent(self, *args)
 
 
-class TD3BCAgent(ActorCritic):
-    """An actor and twin critics per seed."""
+class TD3BCAgent(TwinCriticAgent):
+    """One actor and two critics per seed, each with a target."""
 
-    def __init__(self, *made_from):
-        super().__init__(*made_from)
+    def __init__(self, *args):
+        super().__init__(*args)
         config, task, batch = self.config, self.task, self.config.batch_size
         actor = self.networks(task.obs_dim, *config.hidden_dims, task.action_dim)
+        self.actor = Policy(actor, batch, config.actor_learning_rate)
         self.critic = self.twin_critics()
-        critics, memory = self.critic.network, self.critic.tape.memory
-        # targets, critics and actor are done with one after the other; Q₁ is climbed while the actor waits
-        of_actor, of_first_critic = memory.halves()
-        self.actor = Policy(actor, batch, config.actor_learning_rate, memory=of_actor)
-        self.first_critic = Tape(critics.member(0), batch, of_first_critic)
-        self.target_actor, self.target_critic = Target(actor, batch, of_actor), Target(critics, batch, memory)
-        self.updates = torch.zeros((), dtype=torch.int64)
+        self.first_critic = Tape(self.critic.network.member(0), batch)  # Q₁, which the actor maximises
+        self.target_actor = Target(actor, batch)
+        self.target_critic = Target(self.critic.network, batch)
+        self.alpha = torch.full((self.seeds, 1, 1), config.alpha or 0.0, device=self.device)
+        self.updates = torch.zeros((), dtype=torch.int64)  # on the CPU
 
     def act(self, obs: Tensor) -> Tensor:
         return self.actor.network(self.normalise(obs)).tanh_()
 
     def explore(self, obs: Tensor, noise: float) -> Tensor:
-        """Actions with normal noise of this standard deviation added, within their range."""
+        """Actions with normal noise of this standard deviation, clipped to [−1, 1]."""
         action = self.act(obs)
         return action.add_(normal(self.generators, *action.shape[1:], std=noise)).clamp_(-1, 1)
 
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
-        target = bellman.target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
-        value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
-        residual = value - target[:, None]
-        self.critic.descend(residual * (2 / self.config.batch_size))  # 2: the derivative of the square
         self.updates += 1
+        residual, value = self._update_critics(batch, obs, next_obs)
         if int(self.updates) % self.config.policy_freq == 0:
-            self._improve(obs, batch.action)
-            self.target_actor.follow(self.config.tau)
-            self.target_critic.follow(self.config.tau)
+            self._update_actor(obs, batch.action)
+            self.target_actor.polyak_update(self.config.tau)
+            self.target_critic.polyak_update(self.config.tau)
         return {"loss": residual.square(), "value": value}
 
+    def _update_critics(self, batch: Transitions, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """One step down weight · E[δ²] of each critic, δ = Q(s,a) − r − γ(1−terminated) min Q(s′, π(s′))."""
+        target = bellman_target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
+        value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
+        residual = value - target[:, None]
+        self.critic.step(residual * (2 * self.config.critic_loss_weight / self.config.batch_size))
+        return residual, value
+
     def _next_value(self, next_obs: Tensor) -> Tensor:
-        """Clipped double Q-learning with target policy smoothing: [seeds, batch]."""
+        """min over the target critics at the target policy's action with clipped noise: [seeds, batch]."""
         action = self.target_actor.forward(next_obs).tanh_()
         noise = normal(self.generators, *action.shape[1:], std=self.config.policy_noise)
         action += noise.clamp_(-self.config.noise_clip, self.config.noise_clip)
         return self.target_critic.forward(next_obs[:, None], action.clamp_(-1, 1)[:, None])[..., 0].amin(1)
 
-    def _improve(self, obs: Tensor, data_action: Tensor) -> None:
-        """One step of the actor down −λ E[Q₁(s, π(s))] + E[(π(s) − a)²], with λ = α / E|Q₁|; without α, down
-        −E[Q₁(s, π(s))] alone."""
-        action = self.actor.forward(obs)
+    def _update_actor(self, obs: Tensor, data_action: Tensor) -> None:
+        """One step down −λ E[Q₁(s, π(s))] + E[(π(s) − a)²], λ = α / E|Q₁|; for TD3 down −E[Q₁(s, π(s))]."""
+        action = self.actor.forward(obs)  # [seeds, batch, action_dim]
         value = self.first_critic.forward(obs, action)  # [seeds, batch, 1]
         self.first_critic.backward(1.0)
-        slope = self.first_critic.input_signal(start=self.task.obs_dim)  # ∂Q₁/∂a [seeds, batch, action_dim]
+        dq_da = self.first_critic.input_grad(start=self.task.obs_dim)  # [seeds, batch, action_dim]
         if self.config.alpha is None:
-            signal = slope / -action.shape[1]
+            self.actor.backward(dq_da / -self.config.batch_size)
         else:
-            # λ, with the mean over the batch of the term it weighs
-            scale = self.config.alpha / vector_norm(value, 1, (-2, -1), keepdim=True)
-            cloning = (action - data_action).mul_(2 / action[0].numel())
-            signal = cloning.addcmul_(scale, slope, value=-1)
-        self.actor.backward(signal)
+            self._adapt_alpha(action, data_action)
+            weight = self.alpha / value.abs().sum((-2, -1), keepdim=True)  # λ / batch
+            cloning = (action - data_action) * (2 / action[0].numel())
+            self.actor.backward(cloning - weight * dq_da)
         self.actor.step()
 
-    def measure(self, transitions: Transitions) -> dict[str, Tensor]:
-        return bellman.measure(transitions, self._values, self.config.discount) | self.critic.diagnostics()
+    def _adapt_alpha(self, action: Tensor, data_action: Tensor) -> None:
+        schedule, updates = self.config.alpha_schedule, int(self.updates)
+        if schedule is None or not schedule.start <= updates <= schedule.end or updates % schedule.every:
+            return
+        excess = (action - data_action).square().mean((-2, -1), keepdim=True) - schedule.goal  # [seeds, 1, 1]
+        moved = (1 / self.alpha + schedule.rate * excess).clamp(schedule.lowest, schedule.highest)
+        self.alpha.copy_(torch.where(excess.abs() < schedule.margin, 1 / moved, self.alpha))
 
-    def _values(self, part: Transitions) -> tuple[Tensor, Tensor]:
-        """Q(s, a) of both critics [seeds, 2, n] and min Q(s′, π(s′)) [seeds, n]."""
+    def measure(self, transitions: Sequence[Transitions]) -> dict[str, Tensor]:
+        return td_errors(transitions, self._values, self.config.discount) | self.critic.diagnostics()
+
+    def _values(self, part: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         obs, next_obs = self.normalise(part.obs), self.normalise(part.next_obs)
+        online, target = self.critic.network, self.target_critic.network
         next_action = self.actor.network(next_obs).tanh_()
-        return self.both_values(obs, part.action), self.both_values(next_obs, next_action).amin(1)
+        target_action = self.target_actor.network(next_obs).tanh_()
+        return (
+            self.twin_values(online, obs, part.action),
+            self.twin_values(online, next_obs, next_action).amin(1),
+            self.twin_values(target, next_obs, target_action).amin(1),
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         parts = {"actor": self.actor, "critic": self.critic, "obs": self.normalise}
         targets = {"target_actor": self.target_actor, "target_critic": self.target_critic}
-        return state_of(**parts, **targets) | {"updates": self.updates}
+        return state_of(**parts, **targets) | {"alpha": self.alpha, "updates": self.updates}
 
+
+AUTHORS_ADAM = Optimiser(eps=1e-6, bias_correction=False)
+AUTHORS = TD3BC(
+    hidden_dims=(400, 300),
+    critic_optimiser=AUTHORS_ADAM,
+    critic_loss_weight=0.5,
+    alpha_schedule=AlphaSchedule(),
+)
 
 PRESETS = {
     "td3_bc": Preset("TD3+BC", TD3BC()),
-    # both factors averaged: docs/differences.md; its learning rate and rank: docs/choosing.md
-    "gntd3_bc": Preset("GNTD3+BC", TD3BC(kfac=KFAC(damping=0.25, momentum=0.2, average_G=True, rank=64))),
+    "gntd3_bc": Preset(
+        "GNTD3+BC", TD3BC(kfac=KFAC(ema_decay=0.8, start="batch", factor_every=10, inverse_every=20))
+    ),
+    # as the paper's authors ran them
+    "td3_bc_authors": Preset("TD3+BC (authors)", AUTHORS),
+    "gntd3_bc_authors": Preset(
+        "GNTD3+BC (authors)",
+        replace(
+            AUTHORS,
+            critic_optimiser=replace(AUTHORS_ADAM, beta1=0.0),
+            kfac=KFAC(damping=0.1, output_scale=0.5),
+        ),
+    ),
 }

@@ -1,25 +1,24 @@
-"""A value network and the one step by which every algorithm moves it: semi-gradient or Gauss-Newton."""
+"""A value network and the one step that every algorithm takes with it: semi-gradient or Gauss-Newton."""
 
 import time
-from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from offline_gntd.nn.exact import gauss_newton_weights
 from offline_gntd.nn.kfac import KFAC, KroneckerFactors
-from offline_gntd.nn.learner import Learner, state_of
-from offline_gntd.nn.mlp import MLP
+from offline_gntd.nn.learner import state_of
+from offline_gntd.nn.mlp import MLP, Tape
+from offline_gntd.nn.optimisers import Optimiser, Stepper, clip_grad_norm
 
-LOOK_EVERY = 20  # updates from one look at the length of the step to the next
+RATIO_EVERY = 20  # updates between two measurements of ‖d‖ / ‖gradient‖
 
 
-class Critic(Learner):
+class Critic:
     """Q-networks with their tape, curvature and optimiser.
 
-    Without curvature the step is the semi-gradient E[δ ∇Q] (TD). With `kfac` it is preconditioned by the
-    Kronecker factors (Algorithm 3); with `exact_damping` it is Algorithm 1's own (H + ωI)⁻¹ E[δ ∇Q].
+    The step direction d is the semi-gradient E[δ ∇Q] (TD); with `kfac` it is preconditioned by the Kronecker
+    factors (Algorithm 3); with `exact_damping` ω it is the exact (H + ωI)⁻¹ E[δ ∇Q] (Algorithm 1).
     """
 
     def __init__(
@@ -27,66 +26,66 @@ class Critic(Learner):
         network: MLP,
         batch: int,
         learning_rate: float,
-        optimiser_name: str = "adam",
+        optimiser: Optimiser = Optimiser(),
         kfac: KFAC | None = None,
         exact_damping: float | None = None,
     ):
-        super().__init__(network, batch, learning_rate, optimiser_name)
-        self.curvature = KroneckerFactors(kfac, self.gradient) if kfac else None
+        self.network, self.tape = network, Tape(network, batch)
+        self.optimiser = Stepper(network.flat, learning_rate, optimiser)
+        self.gradient = torch.zeros_like(network.flat)
+        self.factors = KroneckerFactors(kfac, self.tape) if kfac else None
         self.exact_damping = exact_damping
-        self.step_ratio = network.flat.new_zeros(network.stack[0])  # ‖d‖ / ‖gradient‖, when last looked at
-        self.curvature_seconds = 0.0  # of this process, spent on renewing and applying the curvature
+        self.step_ratio = network.flat.new_zeros(network.stack[0])  # ‖d‖ / ‖gradient‖ per seed
+        self.curvature_seconds = 0.0  # spent on curvature in this process
 
-    def descend(
-        self, weight: Tensor, output_signal: Tensor | None = None, more: Tensor | None = None
+    def forward(self, *parts: Tensor) -> Tensor:
+        """Outputs [*stack, batch, fan_out] for the concatenated parts, kept for `step`."""
+        return self.tape.forward(*parts)
+
+    def step(
+        self, weight: Tensor, grad_output: Tensor | float = 1.0, extra_gradient: Tensor | None = None
     ) -> None:
-        """Take one step after `forward`, along Σ_i weight_i ∇Q_i for weight [*stack, batch] (δ / batch, say).
+        """Take one step after `forward`, down Σ_i weight_i ∇Q_i (+ extra_gradient).
 
-        output_signal = ∂Q/∂output [*stack, batch, fan_out] picks what Q is; without it, the one output.
-        `more` is the flat gradient of what else the loss holds. It is preconditioned with the rest, by the
-        curvature of the batch gone `forward`.
+        weight          [*stack, batch]: ∂loss/∂Q of every sample, δ/batch for ½ E[δ²]
+        grad_output     ∂Q/∂output [*stack, batch, fan_out]; 1 where Q is the only output
+        extra_gradient  flat gradient of other terms of the loss, preconditioned with the rest
         """
-        curvature, remaining = self.curvature, None
-        if self.exact_damping is None and not (curvature and curvature.due):
-            signal = weight[..., None]  # with the weights in it: nobody asks for q itself
-            self.tape.backward(signal if output_signal is None else signal * output_signal)
-        else:
-            self.tape.backward(1.0 if output_signal is None else output_signal)
-            remaining = weight
+        self.tape.backward(grad_output)
         if self.exact_damping is not None:
-            remaining = gauss_newton_weights(self.tape, weight, self.exact_damping)
-        if curvature:
-            self._timed(curvature.refresh)
-        self.gradient(remaining)
-        if more is not None:
-            self.flat_step += more
-        if curvature:
-            self._timed(partial(self._precondition, curvature))
-        self.step()
-
-    def _timed(self, call: Callable[[], None]) -> None:
+            weight = gauss_newton_weights(self.tape, weight, self.exact_damping)
         began = time.perf_counter()
-        call()
+        if self.factors:
+            self.factors.update()
         self.curvature_seconds += time.perf_counter() - began
+        self.tape.weight_grad(self.gradient, weight)
+        if extra_gradient is not None:
+            self.gradient += extra_gradient
+        if self.optimiser.config.max_grad_norm is not None:
+            clip_grad_norm(self.gradient, self.optimiser.config.max_grad_norm)
+        began = time.perf_counter()
+        if self.factors:
+            self._precondition(self.factors)
+        self.curvature_seconds += time.perf_counter() - began
+        self.optimiser.step(self.gradient)
 
-    def _precondition(self, curvature: KroneckerFactors) -> None:
-        looks = int(curvature.updates) % LOOK_EVERY == 1
-        gradient_norm = self._step_norm() if looks else None
-        curvature.precondition()
-        if gradient_norm is not None:
-            torch.div(self._step_norm(), gradient_norm, out=self.step_ratio)
-
-    def _step_norm(self) -> Tensor:
-        return self.flat_step.flatten(1).norm(dim=1)
+    def _precondition(self, factors: KroneckerFactors) -> None:
+        if int(factors.updates) % RATIO_EVERY != 1:
+            factors.precondition(self.gradient)
+            return
+        before = self.gradient.flatten(1).norm(dim=1)
+        factors.precondition(self.gradient)
+        torch.div(self.gradient.flatten(1).norm(dim=1), before, out=self.step_ratio)
 
     def diagnostics(self) -> dict[str, Tensor]:
-        if not self.curvature:
+        """Per seed: what K-FAC reports of itself; nothing without it."""
+        if not self.factors:
             return {}
         seconds = torch.full_like(self.step_ratio, self.curvature_seconds)
-        return self.curvature.diagnostics() | {"kfac_step_ratio": self.step_ratio, "kfac_seconds": seconds}
+        return self.factors.diagnostics() | {"kfac_step_ratio": self.step_ratio, "kfac_seconds": seconds}
 
     def state_dict(self) -> dict[str, Tensor]:
-        state = super().state_dict()
-        if self.curvature:
-            state |= state_of(curvature=self.curvature) | {"step_ratio": self.step_ratio}
+        state = {"network": self.network.flat} | state_of(optimiser=self.optimiser)
+        if self.factors:
+            state |= state_of(factors=self.factors) | {"step_ratio": self.step_ratio}
         return state

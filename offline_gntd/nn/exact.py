@@ -12,7 +12,7 @@ from offline_gntd.nn.mlp import Tape
 
 def jacobian(tape: Tape) -> Tensor:
     """∂Q_i/∂θ for every sample, layer after layer: [networks, batch, parameters of one network]."""
-    rows = [torch.einsum("sbi,sbo->sbio", p, q) for p, q in zip(tape.inputs, tape.signals, strict=True)]
+    rows = [torch.einsum("sbi,sbo->sbio", p, q) for p, q in zip(tape.inputs, tape.grad_outputs, strict=True)]
     return torch.cat([row.flatten(2) for row in rows], dim=-1)
 
 
@@ -41,7 +41,7 @@ def gauss_newton_weights(tape: Tape, residual: Tensor, damping: float) -> Tensor
 
     JJᵀ = Σ_l (p̄_l p̄_lᵀ) ⊙ (q_l q_lᵀ) needs no Jacobian, so the exact step costs a batch × batch solve.
     """
-    layers = ((p @ p.mT) * (q @ q.mT) for p, q in zip(tape.inputs, tape.signals, strict=True))
+    layers = ((p @ p.mT) * (q @ q.mT) for p, q in zip(tape.inputs, tape.grad_outputs, strict=True))
     kernel = sum(layers, torch.zeros(()))
     system = kernel / tape.batch
     system.diagonal(dim1=-2, dim2=-1).add_(damping)

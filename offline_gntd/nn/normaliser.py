@@ -1,14 +1,16 @@
-"""Observation statistics: they belong to the agent, so that a stored policy sees what it was trained on."""
+"""Observation normalisation. Its statistics are part of the agent's state, so a stored policy keeps them."""
 
 import torch
 from torch import Tensor
 
-Statistics = tuple[Tensor, Tensor]  # mean and standard deviation of a dataset's observations, [obs_dim] each
-SMALLEST_SCALE = 1e-3  # added to the standard deviation, as in TD3+BC
+Statistics = tuple[
+    Tensor, Tensor
+]  # mean and standard deviation of the observations, [obs_dim] or [seeds, 1, obs_dim]
+EPSILON = 1e-3  # added to the standard deviation, as in TD3+BC
 
 
 class Normaliser:
-    """(obs − mean) / (std + 1e-3) per seed; without statistics, observations are left as they are."""
+    """(obs − mean) / (std + 1e-3) per seed; without statistics, the identity."""
 
     def __init__(self, statistics: Statistics | None, seeds: int, obs_dim: int, device: torch.device):
         self.mean = torch.zeros(seeds, 1, obs_dim, device=device)
@@ -16,7 +18,7 @@ class Normaliser:
         if statistics is not None:
             mean, std = statistics
             self.mean.copy_(mean)
-            self.scale.copy_(std).add_(SMALLEST_SCALE)
+            self.scale.copy_(std).add_(EPSILON)
 
     def __call__(self, obs: Tensor) -> Tensor:
         """For obs [seeds or 1, n, obs_dim]."""

@@ -1,23 +1,60 @@
-"""Steps on a flat parameter buffer: one call for a whole stack of networks."""
+"""Optimiser steps on a flat parameter buffer [*stack, parameters]: one call for a whole stack of networks."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from offline_gntd.errors import unknown
 
+KINDS = ("adam", "plain")
+UNCORRECTED = 1e8  # steps after which Adam's bias corrections are exactly 1 in float32
 
-class Adam:
-    """torch.optim.Adam's fused step with its default betas and epsilon.
 
-    The operator itself: torch.optim's way to it costs as much again for a network of this size.
-    """
+@dataclass(frozen=True)
+class Optimiser:
+    kind: str = "adam"  # adam | plain: θ ← θ − β d, as the paper writes it
+    beta1: float = 0.9  # decay of Adam's mean
+    beta2: float = 0.999  # decay of Adam's mean square
+    eps: float = 1e-8
+    bias_correction: bool = True  # of Adam's two means
+    max_grad_norm: float | None = None  # limit on each network's gradient norm, before preconditioning
+    max_step_rms: float | None = None  # limit on the root mean square of each network's step / learning rate
 
-    def __init__(self, flat: Tensor, learning_rate: float):
-        self.flat, self.learning_rate = flat, learning_rate
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise unknown("optimiser", self.kind, KINDS)
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}")
+        for name in ("eps", "max_grad_norm", "max_step_rms"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be positive and finite, not {value}")
+
+
+class Stepper:
+    """Applies a gradient (or a preconditioned one) to a parameter buffer."""
+
+    def __init__(self, flat: Tensor, learning_rate: float, config: Optimiser = Optimiser()):
+        self.flat, self.learning_rate, self.config = flat, learning_rate, config
         self.mean, self.square = torch.zeros_like(flat), torch.zeros_like(flat)
-        self.count = torch.zeros((), device=flat.device)
+        self.count = torch.full((), 0.0 if config.bias_correction else UNCORRECTED, device=flat.device)
 
     def step(self, gradient: Tensor) -> None:
+        limit = self.config.max_step_rms
+        before = self.flat.clone() if limit is not None else None
+        if self.config.kind == "plain":
+            self.flat.sub_(gradient, alpha=self.learning_rate)
+        else:
+            self._adam(gradient)
+        if limit is not None and before is not None:
+            step = self.flat - before
+            rms = step.square().mean(-1, keepdim=True).sqrt() / self.learning_rate  # per network
+            torch.addcmul(before, step, (limit / rms).clamp_max(1), out=self.flat)
+
+    def _adam(self, gradient: Tensor) -> None:
+        """torch.optim.Adam's fused operator, called directly: torch.optim would double its time here."""
         self.count += 1
         torch._fused_adam_(
             [self.flat],
@@ -27,39 +64,21 @@ class Adam:
             [],
             [self.count],
             lr=self.learning_rate,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=self.config.beta1,
+            beta2=self.config.beta2,
             weight_decay=0.0,
-            eps=1e-8,
+            eps=self.config.eps,
             amsgrad=False,
             maximize=False,
         )
 
     def state_dict(self) -> dict[str, Tensor]:
+        if self.config.kind == "plain":
+            return {}
         return {"mean": self.mean, "square": self.square, "count": self.count}
 
 
-class Plain:
-    """θ ← θ − β d, as the paper writes it."""
-
-    def __init__(self, flat: Tensor, learning_rate: float):
-        self.flat, self.learning_rate = flat, learning_rate
-
-    def step(self, gradient: Tensor) -> None:
-        self.flat.sub_(gradient, alpha=self.learning_rate)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {}
-
-
-OPTIMISERS: dict[str, type[Adam | Plain]] = {"adam": Adam, "plain": Plain}
-
-
-def check_optimiser(name: str) -> None:
-    if name not in OPTIMISERS:
-        raise unknown("optimiser", name, OPTIMISERS)
-
-
-def optimiser(name: str, flat: Tensor, learning_rate: float) -> Adam | Plain:
-    check_optimiser(name)
-    return OPTIMISERS[name](flat, learning_rate)
+def clip_grad_norm(gradient: Tensor, max_norm: float) -> None:
+    """Scale each network's gradient [*stack, parameters] to a norm of at most max_norm, in place."""
+    norm = gradient.norm(dim=-1, keepdim=True)
+    gradient.mul_((max_norm / (norm + 1e-6)).clamp_max(1))

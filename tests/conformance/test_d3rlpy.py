@@ -30,7 +30,7 @@ WIDTHS, BATCH = (16, 12), 32
 
 
 def encoder(hidden_dims=WIDTHS):
-    return VectorEncoderFactory(list(widths))
+    return VectorEncoderFactory(list(hidden_dims))
 
 
 def created(config):

@@ -1,0 +1,52 @@
+"""The base of the agents that train a stack of seeds at once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offline_gntd.algorithms.preset import check_actions
+from offline_gntd.nn.critic import Critic
+from offline_gntd.nn.mlp import MLP
+from offline_gntd.nn.normaliser import Normaliser, Statistics
+from offline_gntd.tasks import Task
+
+
+class Agent:
+    """Holds the settings, the task, one generator per seed and the observation normaliser."""
+
+    def __init__(
+        self,
+        config: Any,
+        task: Task,
+        generators: Sequence[torch.Generator],
+        obs_statistics: Statistics | None = None,
+    ):
+        check_actions(config, task)
+        self.config, self.task, self.generators = config, task, generators
+        self.seeds, self.device = len(generators), generators[0].device
+        statistics = obs_statistics if config.normalise_obs else None
+        self.normalise = Normaliser(statistics, self.seeds, task.obs_dim, self.device)
+
+    def networks(self, *dims: int, per_seed: tuple[int, ...] = ()) -> MLP:
+        """Initialised networks with these layer sizes, stacked as (seeds, *per_seed)."""
+        return MLP(dims, (self.seeds, *per_seed), self.device).initialise(self.generators)
+
+
+class TwinCriticAgent(Agent):
+    """An agent with two critics Q(s, a) per seed."""
+
+    critic: Critic
+
+    def twin_critics(self) -> Critic:
+        config, pair = self.config, self.task.obs_dim + self.task.action_dim
+        networks = self.networks(pair, *config.hidden_dims, 1, per_seed=(2,))
+        return Critic(
+            networks, config.batch_size, config.critic_learning_rate, config.critic_optimiser, config.kfac
+        )
+
+    @staticmethod
+    def twin_values(critics: MLP, obs: Tensor, action: Tensor) -> Tensor:
+        """Q(s, a) of both critics [seeds, 2, n] for normalised obs [seeds, n, obs_dim], without a tape."""
+        return critics(torch.cat([obs, action], -1)[:, None])[..., 0]
