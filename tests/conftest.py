@@ -10,7 +10,6 @@ from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.collection.builders import build
 from offline_gntd.collection.discrete import Recipe
 from offline_gntd.collection.online import Collection, Verdict
-from offline_gntd.nn import openblas
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 
@@ -33,15 +32,6 @@ def shared():
     if not SHARED.exists():
         pytest.skip(f"no {SHARED}")
     return SHARED
-
-
-@pytest.fixture(params=["torch", "OpenBLAS"])
-def library(request, monkeypatch):
-    """Each that may multiply, whichever is the faster here."""
-    if request.param == "OpenBLAS" and openblas._library() is None:
-        pytest.skip("no OpenBLAS of our own on this kind of machine")
-    monkeypatch.setattr(openblas, "is_faster", lambda: request.param == "OpenBLAS")
-    return request.param
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import threading
 from offline_gntd.experiments.definitions import Experiment, Protocol
 
 SMALL = "@hidden_dims=16x16@batch_size=32"
-BROKEN = "dqn@hidden_dims=9999999x9999999"  # too large for any machine: an error inside the run, not in its settings
+BROKEN = "dqn@hidden_dims=9999999x9999999"  # too large for any machine: fails inside the run
 VICTIM = "dqn@hidden_dims=512x512@batch_size=1024"  # slow enough to be met alive
 SOUND = [
     f"{name}{SMALL}@learning_rate={rate}e-3"

@@ -64,7 +64,7 @@ def flat(module):
 def assert_same(network, *modules):
     """A stack (1,) or (1, 2) against as many plain networks."""
     wanted = torch.stack([flat(module) for module in modules])
-    torch.testing.assert_close(network.parameters[0].double().view_as(wanted), wanted, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(network.flat[0].double().view_as(wanted), wanted, rtol=1e-4, atol=1e-6)
 
 
 def follow(target, online, rate):
@@ -91,13 +91,15 @@ class Draws:
 
 
 class Curvature:
-    """Algorithm 3 for one plain network: per-sample p̄ and q by autograd, H + ωI solved densely."""
+    """Algorithm 3 for one plain network: per-sample p̄ and q by autograd, (P + √ω I) ⊗ (G + √ω I) solved
+    densely."""
 
     def __init__(self, kfac, module):
-        self.kfac, self.module, self.count, self.factors = kfac, module, 0, {}
+        self.kfac, self.module, self.count, self.factors, self.used = kfac, module, 0, {}, {}
 
-    def precondition(self, x):
-        """Replace the gradients in place, with factors from the inputs x [batch, n]."""
+    def precondition(self, x, value=lambda output: output):
+        """Replace the gradients in place, with factors from the inputs x [batch, n]; `value` gives Q from
+        the outputs."""
         kfac, inputs, outputs = self.kfac, [], []
         for m in self.module:
             if isinstance(m, nn.Linear):
@@ -106,23 +108,60 @@ class Curvature:
                 outputs.append(x)
             else:
                 x = m(x)
-        signals = torch.autograd.grad(x.sum(), outputs)  # samples are independent
+        grad_outputs = torch.autograd.grad(
+            value(x).sum() * kfac.output_scale, outputs
+        )
         linears = [m for m in self.module if isinstance(m, nn.Linear)]
         for l, linear in enumerate(linears):
-            P, G = inputs[l].T @ inputs[l] / len(x), signals[l].T @ signals[l] / len(x)
-            if self.count == 0:
-                self.factors[l] = (P, G)
-            elif self.count % kfac.factor_every == 0:
-                old_P, old_G = self.factors[l]
-                eta, eta_G = kfac.momentum, kfac.momentum if kfac.average_G else 1
-                self.factors[l] = (old_P + eta * (P - old_P), old_G + eta_G * (G - old_G))
+            batch = [each.T @ each / len(x) for each in (inputs[l], grad_outputs[l])]
+            if self.count % kfac.factor_every == 0:
+                self.factors[l] = self.averaged(self.factors.get(l), batch)
             if self.count % kfac.inverse_every == 0:
-                linear.used = self.factors[l]
-            P, G = (F + kfac.damping**0.5 * torch.eye(len(F), dtype=torch.double) for F in linear.used)
+                self.used[l] = self.factors[l]
+            P, G = (F + kfac.damping**0.5 * torch.eye(len(F), dtype=torch.double) for F in self.used[l])
             gradient = torch.cat([linear.weight.grad.T, linear.bias.grad[None]])
             step = torch.linalg.solve(torch.kron(P, G), gradient.flatten()).view_as(gradient)
             linear.weight.grad, linear.bias.grad = step[:-1].T.contiguous(), step[-1].contiguous()
         self.count += 1
+
+    def averaged(self, old, batch):
+        if old is None:
+            identity = [torch.eye(len(F), dtype=torch.double) for F in batch]
+            old = batch if self.kfac.start == "batch" else identity
+        P, G = (
+            self.kfac.ema_decay * a + (1 - self.kfac.ema_decay) * b for a, b in zip(old, batch, strict=True)
+        )
+        return P, (G if self.kfac.average == "both" else batch[1])
+
+
+class Adam:
+    """Adam with the fields of `Optimiser`, for plain networks clipped one by one."""
+
+    def __init__(self, modules, learning_rate, config):
+        self.modules, self.learning_rate, self.config, self.count = modules, learning_rate, config, 0
+        self.means = {p: (torch.zeros_like(p), torch.zeros_like(p)) for m in modules for p in m.parameters()}
+
+    def zero_grad(self):
+        for p in self.means:
+            p.grad = None
+
+    def clip(self):
+        if self.config.max_grad_norm is not None:
+            for module in self.modules:
+                nn.utils.clip_grad_norm_(module.parameters(), self.config.max_grad_norm)
+
+    def step(self):
+        config = self.config
+        self.count += 1
+        for p, (mean, square) in self.means.items():
+            if config.kind == "plain":
+                p.data -= self.learning_rate * p.grad
+                continue
+            mean.mul_(config.beta1).add_((1 - config.beta1) * p.grad)
+            square.mul_(config.beta2).add_((1 - config.beta2) * p.grad**2)
+            corrections = (1 - config.beta1**self.count, 1 - config.beta2**self.count)
+            first, second = corrections if config.bias_correction else (1, 1)
+            p.data -= self.learning_rate * (mean / first) / ((square / second).sqrt() + config.eps)
 
 
 class TwinCritics:
@@ -132,8 +171,7 @@ class TwinCritics:
         config = agent.config
         self.nets = [net(agent.critic.network, 0, i) for i in range(2)]
         self.targets = copy.deepcopy(self.nets)
-        parameters = [p for module in self.nets for p in module.parameters()]
-        self.optimiser = torch.optim.Adam(parameters, lr=config.critic_learning_rate)
+        self.optimiser = Adam(self.nets, config.critic_learning_rate, config.critic_optimiser)
         self.curvatures = [Curvature(config.kfac, module) for module in self.nets] if config.kfac else []
 
     def values(self, obs, action, target=False):
@@ -143,6 +181,7 @@ class TwinCritics:
     def descend(self, loss, obs, action):
         self.optimiser.zero_grad()
         loss.backward()
+        self.optimiser.clip()
         for curvature in self.curvatures:
             curvature.precondition(torch.cat([obs, action], -1))
         self.optimiser.step()

@@ -197,8 +197,8 @@ def test_from_build_to_table(home, monkeypatch, capsys, easy, quick_collection):
 
 def test_an_experiment_from_a_file(home, small_dataset, capsys):
     (home / "mine.toml").write_text(
-        'datasets = ["cartpole-replay-small"]\nalgorithms = ["dqn@hidden_dims=16x16@batch_size=32"]\nseeds = 1\n'
-        "[protocol]\nsteps = 20\nevaluate_every = 20\nevaluate_episodes = 1\n"
+        'datasets = ["cartpole-replay-small"]\nalgorithms = ["dqn@hidden_dims=16x16@batch_size=32"]\n'
+        "seeds = 1\n[protocol]\nsteps = 20\nevaluate_every = 20\nevaluate_episodes = 1\n"
     )
     assert main(["run", str(home / "mine.toml")]) == 0
     assert main(["table", "mine"]) == 0

@@ -1,12 +1,15 @@
 """Each preset against a plain reference, and stacked seeds against each seed alone."""
 
 import copy
+import dataclasses
 
+import plain
 import pytest
 import torch
 from conftest import seeded
 
 from offline_gntd.algorithms import CATALOGUE
+from offline_gntd.algorithms.bellman import td_errors
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler, from_rows
 
@@ -16,20 +19,13 @@ DISCRETE = [name for name, preset in CATALOGUE.items() if preset.config.discrete
 
 
 class Reference:
-    """nn.Linear, autograd and torch.optim; curvature from per-sample gradients, solved densely."""
+    """One seed by nn.Linear and autograd in float64."""
 
     def __init__(self, config, network, seed):
-        layers = []
-        for layer in network.layers:
-            linear = torch.nn.Linear(layer.shape[-2] - 1, layer.shape[-1])
-            linear.weight.data, linear.bias.data = layer[seed, :-1].T.clone(), layer[seed, -1].clone()
-            layers += [linear, torch.nn.ReLU()]
-        self.config, self.net = config, torch.nn.Sequential(*layers[:-1])
-        self.linears = layers[::2]
+        self.config, self.net = config, plain.net(network, seed)
         self.target = copy.deepcopy(self.net)
-        kind = {"adam": torch.optim.Adam, "plain": torch.optim.SGD}[config.optimiser]
-        self.optimiser = kind(self.net.parameters(), lr=config.learning_rate)
-        self.P, self.G, self.inverses, self.count = {}, {}, {}, 0
+        self.optimiser = plain.Adam([self.net], config.learning_rate, config.optimiser)
+        self.curvature = plain.Curvature(config.kfac, self.net) if config.kfac else None
 
     def update(self, batch):
         config = self.config
@@ -37,72 +33,41 @@ class Reference:
         with torch.no_grad():
             next_value = bootstrap(batch.next_obs).max(-1).values
             target = batch.reward + config.discount * (1 - batch.terminated) * next_value
-        value = self.net(batch.obs)[torch.arange(len(batch.action)), batch.action]
+
+        def taken(output):
+            return output[torch.arange(len(output)), batch.action.long()]
+
+        value = taken(self.net(batch.obs))
         self.optimiser.zero_grad()
-        residual = value - target
+        loss = config.loss_weight * (value - target).square().mean()
+        loss.backward(retain_graph=True)
         if config.exact_damping is not None:
-            self.set_exact_direction(value, residual.detach())
-        else:
-            (0.5 * residual.square()).mean().backward()  # its gradient is E[δ∇Q]
-            if config.kfac:
-                self.precondition(batch)
+            self.set_exact_direction(value)
+        self.optimiser.clip()
+        if self.curvature:
+            self.curvature.precondition(batch.obs, taken)
         self.optimiser.step()
         if config.tau is not None:
-            for old, new in zip(self.target.parameters(), self.net.parameters(), strict=True):
-                old.data += config.tau * (new.data - old.data)
+            plain.follow(self.target, self.net, config.tau)
 
-    def set_exact_direction(self, value, residual):
+    def set_exact_direction(self, value):
+        """(H + ωI)⁻¹ gradient, with H from per-sample gradients."""
         parameters = list(self.net.parameters())
         rows = [
             torch.cat([g.flatten() for g in torch.autograd.grad(v, parameters, retain_graph=True)])
             for v in value
         ]
-        J = torch.stack(rows).double()
+        J = torch.stack(rows)
         H = J.T @ J / len(J) + self.config.exact_damping * torch.eye(J.shape[1], dtype=torch.double)
-        direction = torch.linalg.solve(H, J.T @ residual.double() / len(J)).float()
-        pieces = direction.split([p.numel() for p in parameters])
-        for parameter, piece in zip(parameters, pieces, strict=True):
+        direction = torch.linalg.solve(H, torch.cat([p.grad.flatten() for p in parameters]))
+        for parameter, piece in zip(
+            parameters, direction.split([p.numel() for p in parameters]), strict=True
+        ):
             parameter.grad = piece.view_as(parameter)
-
-    def precondition(self, batch):
-        kfac = self.config.kfac
-        inputs, outputs = [], []
-        hidden = batch.obs
-        for module in self.net:
-            if isinstance(module, torch.nn.Linear):
-                inputs.append(torch.cat([hidden, torch.ones(len(hidden), 1)], dim=-1).detach())
-                hidden = module(hidden)
-                outputs.append(hidden)
-            else:
-                hidden = module(hidden)
-        taken = hidden[torch.arange(len(batch.action)), batch.action].sum()
-        signals = torch.autograd.grad(taken, outputs)
-        for l, linear in enumerate(self.linears):
-            P, G = inputs[l].T @ inputs[l] / len(hidden), signals[l].T @ signals[l] / len(hidden)
-            if self.count == 0:
-                self.P[l], self.G[l] = P, G
-            elif self.count % kfac.factor_every == 0:
-                self.P[l] = (1 - kfac.momentum) * self.P[l] + kfac.momentum * P
-                self.G[l] = G
-            if self.count % kfac.inverse_every == 0:
-                root = kfac.damping**0.5
-                self.inverses[l] = [
-                    torch.linalg.inv(F + root * torch.eye(len(F))) for F in (self.P[l], self.G[l])
-                ]
-            P_inverse, G_inverse = self.inverses[l]
-            mat = P_inverse @ torch.cat([linear.weight.grad.T, linear.bias.grad[None]]) @ G_inverse
-            linear.weight.grad, linear.bias.grad = mat[:-1].T.contiguous(), mat[-1].contiguous()
-        self.count += 1
-
-    def flat(self):
-        mats = [torch.cat([l.weight.T, l.bias[None]]).detach() for l in self.linears]
-        return torch.cat([mat.flatten() for mat in mats])
 
 
 def small(config):
     """The preset with networks and periods that a test can follow."""
-    import dataclasses
-
     config = dataclasses.replace(config, hidden_dims=(16, 12), batch_size=32)
     if config.kfac and config.kfac.factor_every > 1:
         config = dataclasses.replace(
@@ -120,11 +85,10 @@ def test_update_equals_a_plain_reference(name, random_rows):
         batch = Sampler(TASK, config.batch_size, generators)(rows)
         agent.update(batch)
         for seed, reference in enumerate(references):
-            reference.update(type(batch)(*(column[seed] for column in batch)))
+            reference.update(type(batch)(*(column[seed].double() for column in batch)))
     for seed, reference in enumerate(references):
-        torch.testing.assert_close(
-            agent.critic.network.parameters[seed], reference.flat(), rtol=1e-4, atol=2e-6
-        )
+        trained = agent.critic.network.flat[seed].double()
+        torch.testing.assert_close(trained, plain.flat(reference.net), rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", DISCRETE)
@@ -147,19 +111,28 @@ def test_stacked_seeds_equal_each_seed_alone(name, random_rows):
             )
 
 
-def test_bellman_error_is_the_mean_over_all_rows(random_rows):
-    rows = random_rows(TASK, 100)
-    agent = small(CATALOGUE["dqn"].config).agent(TASK, seeded(0, 1))
-    batch = from_rows(rows, TASK)
-    whole, in_parts = agent.measure(batch), agent.measure(batch, rows_at_once=7)
-    network = agent.critic.network
-    for seed in range(2):
-        values = network(batch.obs.expand(2, -1, -1))[seed]
-        next_values = network(batch.next_obs.expand(2, -1, -1))[seed]
-        target = batch.reward + 0.99 * (1 - batch.terminated) * next_values.max(-1).values
-        error = (values[torch.arange(100), batch.action] - target).square().mean()
-        torch.testing.assert_close(whole["bellman_error"][seed].float(), error)
-    torch.testing.assert_close(whole["bellman_error"], in_parts["bellman_error"])
+def test_td_errors_are_means_over_all_rows_of_each_seed_s_dataset(random_rows):
+    config = small(CATALOGUE["dqn"].config)
+    agent = config.agent(TASK, seeded(0, 1))
+    agent.target.network.flat *= 0.9
+    datasets = [from_rows(random_rows(TASK, count), TASK) for count in (100, 70)]
+    whole = agent.measure(datasets)
+    in_parts = td_errors(datasets, agent._values, config.discount, chunk=7)
+    for seed, rows in enumerate(datasets):
+
+        def q(network, obs, seed=seed):
+            return network(obs.expand(2, -1, -1))[seed]
+
+        value = q(agent.critic.network, rows.obs)[torch.arange(len(rows.obs)), rows.action]
+        error, target_error = (
+            value - rows.reward - 0.99 * (1 - rows.terminated) * q(network, rows.next_obs).amax(-1)
+            for network in (agent.critic.network, agent.target.network)
+        )
+        torch.testing.assert_close(whole["bellman_error"][seed].float(), error.square().mean())
+        torch.testing.assert_close(whole["td_error_abs"][seed].float(), error.abs().mean())
+        torch.testing.assert_close(whole["td_error_abs_target"][seed].float(), target_error.abs().mean())
+    for name, values in in_parts.items():
+        torch.testing.assert_close(values, whole[name])
 
 
 def test_a_terminated_row_does_not_bootstrap(random_rows):
@@ -168,7 +141,7 @@ def test_a_terminated_row_does_not_bootstrap(random_rows):
     batch = from_rows(rows, TASK)
     agent = small(CATALOGUE["td"].config).agent(TASK, seeded(0))
     far = batch._replace(next_obs=batch.next_obs * 1e6)
-    torch.testing.assert_close(agent.measure(batch)["bellman_error"], agent.measure(far)["bellman_error"])
+    torch.testing.assert_close(agent.measure([batch])["bellman_error"], agent.measure([far])["bellman_error"])
 
 
 def test_exploration_share(random_rows):

@@ -145,6 +145,6 @@ PRESETS = {
         "GNDQN (plain)", QLearning(optimiser=PLAIN, loss_weight=0.5, kfac=EVERY_UPDATE, tau=TAU)
     ),
     # Algorithm 1: no Kronecker approximation
-    "gntd_exact": Preset("GNTD (exact)", QLearning(optimiser=CLIPPED, exact_damping=0.25)),
-    "gndqn_exact": Preset("GNDQN (exact)", QLearning(optimiser=CLIPPED, exact_damping=0.25, tau=TAU)),
+    "gntd_exact": Preset("GNTD (exact)", QLearning(optimiser=Optimiser(), exact_damping=0.25)),
+    "gndqn_exact": Preset("GNDQN (exact)", QLearning(optimiser=Optimiser(), exact_damping=0.25, tau=TAU)),
 }

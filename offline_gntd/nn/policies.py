@@ -54,8 +54,8 @@ class Gaussian(NamedTuple):
         """∂/∂output [seeds, batch, 2 · action_dim] of grad_action · a + grad_log_prob · log π(a), for one
         reparametrised sample a = tanh(mean + std · noise).
 
-        noise, action and grad_action are [seeds, batch, action_dim], grad_log_prob [seeds or 1, 1, 1]. With the
-        noise fixed, log π changes by 2 tanh(u) along u, and by −1 along log_std at fixed u.
+        noise, action and grad_action are [seeds, batch, action_dim], grad_log_prob [seeds or 1, 1, 1]. With
+        the noise fixed, log π changes by 2 tanh(u) along u, and by −1 along log_std at fixed u.
         """
         grad_u = grad_action * (1 - action.square()) + grad_log_prob * 2 * action
         return self._output_grad(grad_u, grad_u * self.log_std.exp() * noise - grad_log_prob)
