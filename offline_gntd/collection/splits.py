@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from offline_gntd.collection.training import Practice, Snapshot, Training
-from offline_gntd.collection.vector_collector import Steps, roll_out
+from offline_gntd.collection.vector_collector import RolloutBuffer, roll_out
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import built
 from offline_gntd.errors import UserError
@@ -51,7 +51,7 @@ class Size:
 
     @property
     def rolled_out(self) -> int:
-        """Steps of a policy that serve every split."""
+        """RolloutBuffer of a policy that serve every split."""
         return max(self.transitions, -(-self.mixed_transitions // 2))
 
 
@@ -139,7 +139,7 @@ class Material:
             np.concatenate([ends + offset for (_, ends), offset in zip(parts, offsets, strict=True)]),
         )
 
-    def rolled_out(self, policy: str) -> Steps:
+    def rolled_out(self, policy: str) -> RolloutBuffer:
         """As many steps of a policy as any split takes, from the training's folder if they are there."""
         order, count = self.order, self.order.size.rolled_out
         path = self.training.folder / f"{policy}-{count}.pt"
@@ -149,7 +149,7 @@ class Material:
             act = self._acting(policy, [torch.Generator().manual_seed(seed)])
             count_up = lambda steps: self.report(f"rolling out {policy}", steps)  # noqa: E731
             roll_out(order.task, act, count, key, order.size.practice.environments, count_up).save(path)
-        return Steps.load(path)
+        return RolloutBuffer.load(path)
 
     def _acting(self, policy: str, generators: list[torch.Generator]) -> Callable[[Tensor], Tensor]:
         """Random actions, or a snapshot's with the noise of its training: D4RL's policies are sampled too."""

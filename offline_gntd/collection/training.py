@@ -16,7 +16,7 @@ from torch import Tensor
 from offline_gntd import tensors
 from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.td3_bc import TD3BC, TD3BCAgent
-from offline_gntd.collection.vector_collector import Steps, Streams
+from offline_gntd.collection.vector_collector import RolloutBuffer, VectorCollector
 from offline_gntd.configuration import decisive, digest
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator
@@ -81,7 +81,7 @@ class Training:
         self.generators = [torch.Generator().manual_seed(seed)]
         self.agent: TD3BCAgent = practice.config.agent(task, self.generators)
         self.sample = Sampler(task, self.agent.config.batch_size, self.generators)
-        self.streams = Streams(
+        self.streams = VectorCollector(
             task, (seed, STREAM), practice.steps // practice.environments, practice.environments
         )
         self.snapshots: list[Snapshot] = []
@@ -99,7 +99,7 @@ class Training:
         return self.streams.rounds * self.practice.environments
 
     @property
-    def steps(self) -> Steps:
+    def steps(self) -> RolloutBuffer:
         """Every sample so far."""
         return self.streams.kept[: self.streams.rounds]
 
@@ -171,9 +171,9 @@ class Training:
         self.seconds = content["seconds"]
         parts, self._stored = [], 0
         while self._stored < content["rounds"]:
-            parts.append(Steps.load(self._part(self._stored)))
+            parts.append(RolloutBuffer.load(self._part(self._stored)))
             self._stored += len(parts[-1].rows)
-        lived = Steps(torch.cat([p.rows for p in parts]), torch.cat([p.truncated for p in parts]))
+        lived = RolloutBuffer(torch.cat([p.rows for p in parts]), torch.cat([p.truncated for p in parts]))
         self.streams.resume(lived)
 
     def _part(self, rounds: int) -> Path:

@@ -1,4 +1,4 @@
-"""Environments stepped together, each living one episode after another, with every step kept."""
+"""Environments stepped together, each through one episode after another, with every step stored."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from offline_gntd.transitions import row_width
 
 
 @dataclass
-class Steps:
+class RolloutBuffer:
     """What happened, round by round: in a round every environment takes one step."""
 
     rows: Tensor  # [rounds, environments, row_width] float32: obs | action | reward | next_obs | terminated
-    truncated: Tensor  # [rounds, environments] bool: cut by the time limit
+    truncated: Tensor  # [rounds, environments] bool: cut by the time limit and not terminated
 
-    def __getitem__(self, rounds: slice) -> "Steps":
-        return Steps(self.rows[rounds], self.truncated[rounds])
+    def __getitem__(self, rounds: slice) -> "RolloutBuffer":
+        return RolloutBuffer(self.rows[rounds], self.truncated[rounds])
 
     @property
     def over(self) -> Tensor:
@@ -62,11 +62,11 @@ class Steps:
         tensors.save(path, {"rows": self.rows.clone(), "truncated": self.truncated.clone()})
 
     @staticmethod
-    def load(path: Path) -> "Steps":
-        return Steps(**tensors.load(path))
+    def load(path: Path) -> "RolloutBuffer":
+        return RolloutBuffer(**tensors.load(path))
 
 
-class Streams:
+class VectorCollector:
     """Environments under way, and what they have lived so far.
 
     An episode's start depends on the key, the environment's number and the episode's alone. So an episode
@@ -76,11 +76,13 @@ class Streams:
     def __init__(self, task: Task, key: tuple[int, ...], rounds: int, environments: int):
         self.task, self.key = task, key
         self.environments = [make(task.env_id, **task.env_options) for _ in range(environments)]
-        self.kept = Steps(
+        self.kept = RolloutBuffer(
             torch.zeros(rounds, environments, row_width(task)),
             torch.zeros(rounds, environments, dtype=torch.bool),
         )
-        self.rounds = 0  # lived so far
+        self._action_width = 1 if task.discrete else task.action_dim
+        self._first_action = int(getattr(self.environments[0].action_space, "start", 0))
+        self.rounds = 0  # stored so far
         self.obs = torch.zeros(environments, task.obs_dim)
         # The same memory as arrays: to set a few numbers at a time costs a tenth of what it does in a tensor
         self._rows, self._truncated = self.kept.rows.numpy(), self.kept.truncated.numpy()
@@ -98,28 +100,41 @@ class Streams:
         self._taken[i] = []
 
     def step(self, actions: Tensor) -> None:
-        """One round, of actions [environments, action_dim] within their range."""
-        o, a = self.task.obs_dim, self.task.action_dim
+        """One step of every environment.
+
+        actions  [environments, action_dim] within their range, or whole numbers [environments] if discrete
+        """
+        o, a = self.task.obs_dim, self._action_width
         rows, truncated = self._rows[self.rounds], self._truncated[self.rounds]
-        rows[:, :o], rows[:, o : o + a] = self._obs, actions.numpy()
-        for i, environment in enumerate(self.environments):
-            action = rows[i, o : o + a].copy()  # rows may be written over
+        rows[:, :o], rows[:, o : o + a] = self._obs, actions.reshape(-1, a).numpy()
+        for i in range(len(self.environments)):
+            action = rows[i, o : o + a].copy()  # rows may be overwritten
             self._taken[i].append(action)
-            self._obs[i], rows[i, o + a], terminated, truncated[i], _ = environment.step(action)
+            self._obs[i], rows[i, o + a], terminated, limit, _ = self._act(i, action)
             rows[i, o + a + 1 : -1], rows[i, -1] = self._obs[i], terminated
-            if terminated or truncated[i]:
+            truncated[i] = limit and not terminated
+            if terminated or limit:
                 self._begin(i)
         self.rounds += 1
+
+    def _act(self, i: int, action: np.ndarray) -> tuple:
+        """Step environment i with an action as it is stored in a row."""
+        return self.environments[i].step(int(action[0]) + self._first_action if self.task.discrete else action)
+
+    def reset(self) -> None:
+        """Abandon the current episodes and begin new ones."""
+        for i in range(len(self.environments)):
+            self._begin(i)
 
     def forget(self) -> None:
         """Give up what was kept, for the next rounds to be kept in its place; life goes on."""
         self.rounds = 0
 
-    def resume(self, lived: Steps) -> None:
+    def resume(self, lived: RolloutBuffer) -> None:
         """Go on from the end of what was lived before, all of which is kept again."""
         self.rounds = len(lived.rows)
         self.kept.rows[: self.rounds], self.kept.truncated[: self.rounds] = lived.rows, lived.truncated
-        o, a = self.task.obs_dim, self.task.action_dim
+        o, a = self.task.obs_dim, self._action_width
         for i, over in enumerate(lived.over.mT):
             ends = torch.nonzero(over)[:, 0].tolist()
             present = lived.rows[ends[-1] + 1 if ends else 0 :, i].numpy()
@@ -129,7 +144,7 @@ class Streams:
 
     def state(self) -> dict[str, Tensor]:
         """All that its future depends on: of every environment, which episode it is in, and its actions."""
-        taken = [np.array(actions, np.float32).reshape(-1, self.task.action_dim) for actions in self._taken]
+        taken = [np.array(actions, np.float32).reshape(-1, self._action_width) for actions in self._taken]
         return {
             "episodes": torch.tensor(self._begun),
             "lengths": torch.tensor([len(actions) for actions in taken]),
@@ -150,7 +165,7 @@ class Streams:
         self._begin(i)
         self._taken[i] = list(actions)
         for action in actions:
-            self._obs[i], *_ = self.environments[i].step(action)
+            self._obs[i], *_ = self._act(i, action)
 
     def _require(self, i: int, obs: np.ndarray) -> None:
         if not np.array_equal(self._obs[i], obs):
@@ -170,10 +185,10 @@ def roll_out(
     key: tuple[int, ...],
     environments: int = 10,
     report: Callable[[int], None] = lambda steps: None,
-) -> Steps:
+) -> RolloutBuffer:
     """At least `transitions` steps of a policy, obs [1, n, obs_dim] -> actions [1, n, action_dim]; the same
     number in every environment, so that short episodes are not favoured."""
-    streams = Streams(task, key, -(-transitions // environments), environments)
+    streams = VectorCollector(task, key, -(-transitions // environments), environments)
     for _ in range(len(streams.kept.rows)):
         streams.step(act(streams.obs[None])[0])
         report(environments)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offline_gntd.collection.vector_collector import Streams
+from offline_gntd.collection.vector_collector import VectorCollector
 from offline_gntd.datasets import Arena, Dataset
 from offline_gntd.experiments.sources import Source
 from offline_gntd.nn.normaliser import Statistics
@@ -58,7 +58,7 @@ class Collected:
         self.task, self.device = arena.task, device
         self.rounds = config.batch_size // config.environments
         self.streams = [
-            Streams(arena.task, (seed, COLLECTING), self.rounds, config.environments) for seed in seeds
+            VectorCollector(arena.task, (seed, COLLECTING), self.rounds, config.environments) for seed in seeds
         ]
         self.so_far = torch.zeros(len(seeds), config.environments, dtype=torch.float64)  # of present episodes
         self.ended: list[list[float]] = [[] for _ in seeds]  # returns of episodes since the last evaluation
