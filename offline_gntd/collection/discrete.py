@@ -86,14 +86,11 @@ def collect(
         timeouts_terminal=config.timeouts_terminal,
     )
     batches = OnlineBatches(task, settings, [seed], generators)
-    breaks = []  # rows at which an episode was abandoned
     while batches.steps < recipe.random_steps:
         batches.step(agent.act)
-    if float(batches.current_returns.abs().sum()):
-        breaks.append(batches.steps)
     batches.reset()  # training begins with a new episode
-    batches.finished_returns[0].clear()
     returns = batches.finished_returns[0]
+    returns.clear()  # of the random steps
     while len(returns) < recipe.episodes:
         share = min(1.0, (batches.steps - recipe.random_steps) / recipe.epsilon_steps)
         epsilon = EPSILON[0] + share * (EPSILON[1] - EPSILON[0])
@@ -104,9 +101,11 @@ def collect(
             report(returns)
     batches.close()
     rows, truncated = (tensor.numpy() for tensor in batches.buffer.in_order(0))
-    first = batches.steps - len(rows)  # number of the oldest step
-    ends = np.flatnonzero(rows[:, -1]) + 1  # `terminated` is set at a time limit too
-    ends = np.union1d(ends, [end - first for end in breaks if end > first])
+    over = rows[:, -1].astype(bool)  # at a time limit too, for the agent
+    random_rows = recipe.random_steps - (batches.steps - len(rows))  # that are still in the buffer
+    if random_rows > 0:
+        over[random_rows - 1] = True  # the episode abandoned when training began
+    ends = np.flatnonzero(over) + 1
     rows[truncated, -1] = 0.0
     return Collected(rows, truncated, ends, returns)
 
@@ -117,7 +116,8 @@ def seed_of(member: str) -> int:
 
 def build(name: str, recipe: Recipe, place: int = 0, quiet: bool = False) -> None:
     """Build one member of a family and store it, with a progress bar."""
-    with tqdm(total=recipe.episodes, desc=name, unit="episode", position=place, disable=quiet) as bar:
+    looks = {"desc": name, "unit": "episode", "position": place, "leave": None, "disable": quiet}
+    with tqdm(total=recipe.episodes, **looks) as bar:
 
         def show(returns: list[float]) -> None:
             bar.set_postfix_str(f"mean return {np.mean(returns[-LAST_EPISODES:]):.1f}", refresh=False)
