@@ -8,6 +8,7 @@ medium-replay, which never gets good.
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from offline_gntd.collection.online import OnlineBatches, OnlineSettings
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import built
 from offline_gntd.errors import UserError
+from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.versions import installed
 
 DQN = QLearning(
@@ -26,7 +28,7 @@ DQN = QLearning(
     batch_size=100,
     learning_rate=1e-3,
     tau=0.02,
-    max_grad_norm=1.0,
+    optimiser=Optimiser(max_grad_norm=1.0),
     timeouts_terminal=True,
 )
 AGENTS = {"replay": DQN, "medium-replay": dataclasses.replace(DQN, tau=None)}
@@ -80,14 +82,14 @@ def collect(
     generators = [torch.Generator().manual_seed(seed)]
     agent = config.agent(task, generators)
     settings = OnlineSettings(
-        config.batch_size,
-        recipe.random_steps,
-        recipe.transitions,
+        batch_size=config.batch_size,
+        random_steps=recipe.random_steps,
+        buffer_size=recipe.transitions,
         timeouts_terminal=config.timeouts_terminal,
     )
     batches = OnlineBatches(task, settings, [seed], generators)
     while batches.steps < recipe.random_steps:
-        batches.step(agent.act)
+        batches.step(agent.act)  # which is not called yet: these steps are random
     batches.reset()  # training begins with a new episode
     returns = batches.finished_returns[0]
     returns.clear()  # of the random steps
@@ -95,8 +97,8 @@ def collect(
         share = min(1.0, (batches.steps - recipe.random_steps) / recipe.epsilon_steps)
         epsilon = EPSILON[0] + share * (EPSILON[1] - EPSILON[0])
         finished = len(returns)
-        batches.step(lambda obs: agent.explore(obs, epsilon, generators))  # noqa: B023
-        agent.update(batches.sample())
+        for _ in range(batches.step(partial(agent.explore, epsilon=epsilon, generators=generators))):
+            agent.update(batches.sample())
         if len(returns) > finished:
             report(returns)
     batches.close()

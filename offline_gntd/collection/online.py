@@ -1,8 +1,8 @@
 """Online learning: environments stepped by the agent's exploration policy, a replay buffer, and batches.
 
-The discrete datasets and the online algorithms of a grid learn this way. A checkpoint holds the
-transitions in the buffer and, for each environment, the number of its episode and the actions taken in it:
-an episode depends on nothing else, so it is replayed when a run resumes.
+The discrete datasets, the MuJoCo splits and the online algorithms of a grid all learn this way. A checkpoint
+holds the replay buffer and, for each environment, the number of its episode and the actions taken in it; the
+episode is replayed when a run resumes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,26 +17,26 @@ from offline_gntd.nn.noise import uniform
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler, Transitions, row_width
 
-COLLECTING = 2**32 - 1  # distinguishes a seed's environments from its evaluations, which have a step here
+COLLECTING = 2**32 - 1  # in the key of a seed's environments; its evaluations have their step here
+PREFIX = "online."  # of names in a checkpoint
 
 
 @dataclass(frozen=True)
 class OnlineSettings:
-    """What `OnlineBatches` needs to know; an online algorithm's settings have these fields too."""
-
     batch_size: int
-    random_steps: int  # uniformly random steps before the first batch
-    buffer_size: int  # transitions of a seed that are stored; the oldest are overwritten
+    random_steps: int  # uniformly random steps before the first update
+    buffer_size: int  # transitions of a seed that are stored; then the oldest are overwritten
     environments: int = 1  # of each seed, stepped together
+    updates_per_step: float = 1.0  # step: of one environment
     timeouts_terminal: bool = False  # whether a time limit stops bootstrapping in the batches
 
 
 class ReplayBuffer:
     """The last `capacity` transitions of each seed, in one tensor so that a batch is one gather."""
 
-    def __init__(self, task: Task, seeds: int, capacity: int):
+    def __init__(self, task: Task, seeds: int, capacity: int, device: str = "cpu"):
         self.capacity = capacity
-        self.rows = torch.zeros(seeds, capacity, row_width(task))  # terminated as in the batches
+        self.rows = torch.zeros(seeds, capacity, row_width(task), device=device)  # terminated as in batches
         self.truncated = torch.zeros(seeds, capacity, dtype=torch.bool)
         self.added = 0  # transitions of each seed, overwritten ones included
 
@@ -44,12 +44,13 @@ class ReplayBuffer:
         """Stored transitions of each seed."""
         return min(self.added, self.capacity)
 
-    def add(self, seed: int, rows: Tensor, truncated: Tensor) -> None:
-        """Store n transitions of one seed; after all seeds, call `advance(n)`."""
-        place = (self.added + torch.arange(len(rows))) % self.capacity
-        self.rows[seed, place], self.truncated[seed, place] = rows, truncated
-
-    def advance(self, count: int) -> None:
+    def add(self, rows: Sequence[Tensor], truncated: Sequence[Tensor]) -> None:
+        """Store the same number n of transitions of every seed: rows [n, row_width] and truncated [n]."""
+        count = len(rows[0])
+        places = (self.added + torch.arange(count)) % self.capacity
+        for seed, (new_rows, new_truncated) in enumerate(zip(rows, truncated, strict=True)):
+            self.rows[seed, places] = new_rows.to(self.rows.device)
+            self.truncated[seed, places] = new_truncated
         self.added += count
 
     def ranges(self) -> list[tuple[int, int]]:
@@ -57,16 +58,15 @@ class ReplayBuffer:
         return [(i * self.capacity, i * self.capacity + len(self)) for i in range(len(self.rows))]
 
     def in_order(self, seed: int) -> tuple[Tensor, Tensor]:
-        """Rows [n, row_width] and truncated [n] of a seed, oldest first."""
+        """Copies of the rows [n, row_width] and truncated [n] of a seed, oldest first."""
         oldest = self.added % self.capacity if self.added > self.capacity else 0
         order = (oldest + torch.arange(len(self))) % self.capacity
-        return self.rows[seed, order], self.truncated[seed, order]
+        return self.rows[seed, order].cpu(), self.truncated[seed, order]
 
-    def restore(self, seed: int, rows: Tensor, truncated: Tensor, added: int) -> None:
-        """Put back what `in_order` gave when `added` transitions had been added."""
-        self.added = added - len(rows)
-        self.add(seed, rows, truncated)
-        self.added = added
+    def restore(self, rows: Sequence[Tensor], truncated: Sequence[Tensor], added: int) -> None:
+        """Store what `in_order` returned for each seed after `added` transitions."""
+        self.added = added - len(rows[0])
+        self.add(rows, truncated)
 
 
 class OnlineBatches:
@@ -81,11 +81,13 @@ class OnlineBatches:
         settings: OnlineSettings,
         seeds: Sequence[int],
         generators: Sequence[torch.Generator],
-        device: str = "cpu",
+        stream: int = COLLECTING,
     ):
-        self.task, self.settings, self.generators, self.device = task, settings, generators, device
-        self.collectors = [VectorCollector(task, (s, COLLECTING), 1, settings.environments) for s in seeds]
-        self.buffer = ReplayBuffer(task, len(seeds), settings.buffer_size)
+        """stream  with a seed, the key of its environments' episodes"""
+        self.task, self.settings, self.generators = task, settings, generators
+        self.device = str(generators[0].device)
+        self.collectors = [VectorCollector(task, (seed, stream), settings.environments) for seed in seeds]
+        self.buffer = ReplayBuffer(task, len(seeds), settings.buffer_size, self.device)
         self.sampler = Sampler(task, settings.batch_size, generators)
         self.steps = 0  # of each seed, all its environments together
         # for each seed: return so far of each environment's episode, and returns of finished episodes
@@ -94,11 +96,10 @@ class OnlineBatches:
 
     def batch(self, agent) -> Transitions | None:
         """Take one step in every environment; then a batch per seed, or None during the random steps."""
-        self.step(agent.explore)
-        return None if self.steps <= self.settings.random_steps else self.sample()
+        return self.sample() if self.step(agent.explore) else None
 
-    def step(self, explore: Callable[[Tensor], Tensor]) -> None:
-        """One step in every environment, random at first.
+    def step(self, explore: Callable[[Tensor], Tensor]) -> int:
+        """One step in every environment, random at first. Returns the number of updates that it makes due.
 
         explore  obs [seeds, environments, obs_dim] -> actions [seeds, environments, …]
         """
@@ -106,22 +107,25 @@ class OnlineBatches:
             actions = self._random_actions()
         else:
             obs = torch.stack([collector.obs for collector in self.collectors])
-            actions = explore(obs.to(self.device)).cpu()
-        for i, (collector, action) in enumerate(zip(self.collectors, actions, strict=True)):
-            collector.forget()
-            collector.step(action)
-            rows, truncated = collector.kept.rows[0].clone(), collector.kept.truncated[0]
-            self._count_returns(i, rows, truncated)
-            if self.settings.timeouts_terminal:
-                rows[truncated, -1] = 1.0
-            self.buffer.add(i, rows, truncated)
-        self.buffer.advance(self.settings.environments)
+            actions = explore(obs.to(self.device))
+        due = self._updates_due()
+        taken = zip(self.collectors, actions.cpu(), strict=True)
+        rows, truncated = zip(*(collector.step(action) for collector, action in taken), strict=True)
+        self._count_returns(rows, truncated)
+        if self.settings.timeouts_terminal:
+            for seed_rows, cut in zip(rows, truncated, strict=True):
+                seed_rows[cut, -1] = 1.0
+        self.buffer.add(rows, truncated)
         self.steps += self.settings.environments
+        return self._updates_due() - due
+
+    def _updates_due(self) -> int:
+        """Updates that should have been made by now."""
+        return int(max(0, self.steps - self.settings.random_steps) * self.settings.updates_per_step)
 
     def sample(self) -> Transitions:
         """A batch for each seed, drawn uniformly from its part of the buffer."""
-        batch = self.sampler(self.buffer.rows.flatten(0, 1).to(self.device), self.buffer.ranges())
-        return batch
+        return self.sampler(self.buffer.rows.flatten(0, 1), self.buffer.ranges())
 
     def reset(self) -> None:
         """Abandon the current episodes and begin new ones."""
@@ -132,19 +136,18 @@ class OnlineBatches:
     def _random_actions(self) -> Tensor:
         count = self.settings.environments
         if not self.task.discrete:
-            return uniform(self.generators, count, self.task.action_dim).cpu()
-        draws = [
-            torch.randint(self.task.action_dim, (count,), generator=generator, device=generator.device)
-            for generator in self.generators
-        ]
-        return torch.stack(draws).cpu()
+            return uniform(self.generators, count, self.task.action_dim)
+        shape, choices = (count,), self.task.action_dim
+        draws = [torch.randint(choices, shape, generator=g, device=g.device) for g in self.generators]
+        return torch.stack(draws)
 
-    def _count_returns(self, i: int, rows: Tensor, truncated: Tensor) -> None:
-        rewards = rows[:, -self.task.obs_dim - 2].double()
-        self.current_returns[i] += rewards
-        for j in torch.nonzero(truncated | rows[:, -1].bool())[:, 0].tolist():
-            self.finished_returns[i].append(float(self.current_returns[i, j]))
-            self.current_returns[i, j] = 0.0
+    def _count_returns(self, rows: Sequence[Tensor], truncated: Sequence[Tensor]) -> None:
+        reward = -self.task.obs_dim - 2
+        for i, (seed_rows, cut) in enumerate(zip(rows, truncated, strict=True)):
+            self.current_returns[i] += seed_rows[:, reward].double()
+            for j in torch.nonzero(cut | seed_rows[:, -1].bool())[:, 0].tolist():
+                self.finished_returns[i].append(float(self.current_returns[i, j]))
+                self.current_returns[i, j] = 0.0
 
     def metrics(self, i: int) -> dict[str, float]:
         """Mean return of a seed's episodes that ended since the last call, if any did."""
@@ -152,7 +155,7 @@ class OnlineBatches:
         return {"collected_return": float(np.mean(finished))} if finished else {}
 
     def state(self, i: int) -> dict[str, Tensor]:
-        """Everything that seed i's future batches depend on, but for its generator."""
+        """Everything that seed i's future batches depend on, except its generator."""
         rows, truncated = self.buffer.in_order(i)
         state = self.collectors[i].state() | {
             "steps": torch.tensor(self.steps),
@@ -161,17 +164,20 @@ class OnlineBatches:
             "current_returns": self.current_returns[i].clone(),
             "finished_returns": torch.tensor(self.finished_returns[i], dtype=torch.float64),
         }
-        return {f"online.{name}": tensor for name, tensor in state.items()}
+        return {f"{PREFIX}{name}": tensor for name, tensor in state.items()}
 
     def restore(self, states: Sequence[dict[str, Tensor]]) -> None:
         """Continue from the states of all seeds."""
-        for i, state in enumerate(states):
-            own = {name.removeprefix("online."): t for name, t in state.items() if name.startswith("online.")}
-            self.steps = int(own.pop("steps"))
-            self.buffer.restore(i, own.pop("rows"), own.pop("truncated"), self.steps)
-            self.current_returns[i] = own.pop("current_returns")
-            self.finished_returns[i] = own.pop("finished_returns").tolist()
-            self.collectors[i].restore(own)
+        parts = [
+            {name.removeprefix(PREFIX): tensor for name, tensor in state.items() if name.startswith(PREFIX)}
+            for state in states
+        ]
+        self.steps = int(parts[0]["steps"])
+        self.buffer.restore([part["rows"] for part in parts], [part["truncated"] for part in parts], self.steps)
+        for i, part in enumerate(parts):
+            self.current_returns[i] = part["current_returns"]
+            self.finished_returns[i] = part["finished_returns"].tolist()
+            self.collectors[i].restore(part)
 
     def close(self) -> None:
         for collector in self.collectors:
