@@ -50,9 +50,7 @@ def build_discrete(
     members = members_of(names, seeds)
     recipes = {name: recipe(name) for name in members}
     wanted = [
-        name
-        for name in members
-        if force or not built.is_built(name, dataclasses.asdict(recipes[name]))
+        name for name in members if force or not built.is_built(name, dataclasses.asdict(recipes[name]))
     ]
     for name in wanted:
         require_writable(built.path(name))
@@ -101,7 +99,7 @@ def _check_workers(workers: int | None) -> None:
 
 def _run(build: Callable[..., None], jobs: Sequence[tuple], workers: int) -> None:
     """Call build(place of the progress bar, *job) for each job; several run in processes of their own."""
-    if len(jobs) < 2:
+    if len(jobs) < 2 or workers == 1:
         for job in jobs:
             build(0, *job)
         return

@@ -173,7 +173,9 @@ class OnlineBatches:
             for state in states
         ]
         self.steps = int(parts[0]["steps"])
-        self.buffer.restore([part["rows"] for part in parts], [part["truncated"] for part in parts], self.steps)
+        self.buffer.restore(
+            [part["rows"] for part in parts], [part["truncated"] for part in parts], self.steps
+        )
         for i, part in enumerate(parts):
             self.current_returns[i] = part["current_returns"]
             self.finished_returns[i] = part["finished_returns"].tolist()

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offline_gntd.collection.training import Practice, Snapshot, Training
+from offline_gntd.collection.training import Snapshot, Training, TrainingSettings
 from offline_gntd.collection.vector_collector import RolloutBuffer, roll_out
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import built
@@ -42,7 +42,7 @@ STREAMS = {"random": 1, "medium": 2, "expert": 3}  # among all that are drawn fr
 class Size:
     """How much of everything there is."""
 
-    practice: Practice
+    practice: TrainingSettings
     transitions: int  # rows of a split that is rolled out …
     mixed_transitions: int  # … and of medium-expert
 
@@ -56,8 +56,8 @@ class Size:
 
 
 SIZES = {
-    "small": Size(Practice(), 200_000, 200_000),
-    "full": Size(Practice(steps=1_000_000, updates_per_step=1.0), 1_000_000, 2_000_000),  # D4RL's
+    "small": Size(TrainingSettings(), 200_000, 200_000),
+    "full": Size(TrainingSettings(steps=1_000_000, updates_per_step=1.0), 1_000_000, 2_000_000),  # D4RL's
 }
 
 
@@ -124,9 +124,9 @@ class Material:
     def rows(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Rows of a split, and where its episodes end."""
         if split == "full-replay":
-            return self.training.steps.episodes(self.training.step)
+            return self.training.samples.episodes(self.training.step)
         if split == "medium-replay":
-            return self.training.steps.episodes(self.policies["medium"].step)
+            return self.training.samples.episodes(self.policies["medium"].step)
         policies = ROLLED_OUT[split]
         count, more = divmod(Recipe(self.order.body, split).rows(self.order.size), len(policies))
         parts = [

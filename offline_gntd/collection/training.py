@@ -52,7 +52,9 @@ class TrainingSettings:
                     f"not {getattr(self, name)}"
                 )
         if not 0 <= self.warm_up < self.steps:
-            raise UserError(f"warm_up must be at least 0 and less than the {self.steps} steps, not {self.warm_up}")
+            raise UserError(
+                f"warm_up must be at least 0 and less than the {self.steps} steps, not {self.warm_up}"
+            )
         if self.updates_per_step <= 0 or self.exploration < 0:
             raise UserError("updates_per_step must be more than 0, and exploration at least 0")
         if not isinstance(preset(self.algorithm).config, TD3BC):
@@ -105,7 +107,9 @@ class Training:
         """Every sample so far."""
         shape = (-1, self.settings.environments)
         rows, truncated = self.batches.buffer.rows[0], self.batches.buffer.truncated[0]
-        return RolloutBuffer(rows[: self.step].unflatten(0, shape), truncated[: self.step].unflatten(0, shape))
+        return RolloutBuffer(
+            rows[: self.step].unflatten(0, shape), truncated[: self.step].unflatten(0, shape)
+        )
 
     def run(
         self, report: Callable[["Training"], None] = lambda training: None, checkpoint_seconds: float = 60.0

@@ -123,7 +123,9 @@ class VectorCollector:
 
     def _act(self, i: int, action: np.ndarray) -> tuple:
         """Step environment i with an action as it is stored in a row."""
-        return self.environments[i].step(int(action[0]) + self._first_action if self.task.discrete else action)
+        return self.environments[i].step(
+            int(action[0]) + self._first_action if self.task.discrete else action
+        )
 
     def state(self) -> dict[str, Tensor]:
         """The number and the actions of every environment's current episode: what its future depends on."""

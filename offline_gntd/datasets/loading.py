@@ -13,7 +13,17 @@ import numpy as np
 from tqdm import tqdm
 
 from offline_gntd import extensions
-from offline_gntd.datasets import authors, built, cache, catalogue, conversion, d4rl, hdf5, minari_store, user_datasets
+from offline_gntd.datasets import (
+    authors,
+    built,
+    cache,
+    catalogue,
+    conversion,
+    d4rl,
+    hdf5,
+    minari_store,
+    user_datasets,
+)
 from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.d4rl import Recording
 from offline_gntd.datasets.dataset import About, Dataset
@@ -209,7 +219,9 @@ def _load_authors(path: Path, env: str | None, episode_limit: int | None) -> Dat
     name = safe(path.stem if path.suffix == ".npz" else path.name)
     about = About(name=name, task=task, origin="authors", source=full, provenance={"files": files})
     folder = cache.folder(f"{name}-{hashlib.sha256(full.encode()).hexdigest()[:8]}")
-    return cache.cached(folder, key, lambda: cache.write(folder, about, key, *authors.read(path, task, limit)))
+    return cache.cached(
+        folder, key, lambda: cache.write(folder, about, key, *authors.read(path, task, limit))
+    )
 
 
 def authors_task(path: Path, env: str | None, episode_limit: int | None) -> tuple[Task, int | None]:
