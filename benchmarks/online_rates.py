@@ -10,7 +10,7 @@ import time
 
 from offline_gntd import processes
 from offline_gntd.collection.training import Practice, Training
-from offline_gntd.collection.vector_collector import Streams
+from offline_gntd.collection.vector_collector import VectorCollector
 from offline_gntd.locomotion import LOCOMOTION
 from offline_gntd.nn.noise import uniform
 from offline_gntd.transitions import Sampler
@@ -31,7 +31,7 @@ def measure(body: str) -> str:
     training = Training(task, PRACTICE, seed=0)
     for _ in range(PRACTICE.warm_up // PRACTICE.environments):
         training.live()
-    streams = Streams(task, (1, 0), STEPS // PRACTICE.environments, PRACTICE.environments)
+    streams = VectorCollector(task, (1, 0), STEPS // PRACTICE.environments, PRACTICE.environments)
     actions = uniform(
         training.generators, STEPS // PRACTICE.environments, PRACTICE.environments, task.action_dim
     )

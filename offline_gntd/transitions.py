@@ -37,8 +37,10 @@ def from_rows(rows: Tensor, task: Task) -> Transitions:
 
 
 class Sampler:
-    """Draws one batch per seed, uniformly and with the seed's own generator, into memory made once: a batch
-    lasts until the next is drawn."""
+    """Draws one batch for each seed, uniformly and with the seed's generator.
+
+    Every batch is written to the same memory: it is valid until the next one is drawn.
+    """
 
     def __init__(self, task: Task, batch: int, generators: Sequence[torch.Generator]):
         self.task, self.generators, device = task, generators, generators[0].device
@@ -48,9 +50,14 @@ class Sampler:
         self._by_seed = self._drawn.unflatten(0, (len(generators), batch))
         self._columns = from_rows(self._by_seed, task)
 
-    def __call__(self, rows: Tensor) -> Transitions:
-        """[seeds, batch, …] of rows [n, row_width]."""
-        for index, generator in zip(self._index_by_seed, self.generators, strict=True):
-            index.random_(len(rows), generator=generator)
+    def __call__(self, rows: Tensor, ranges: Sequence[tuple[int, int]] | None = None) -> Transitions:
+        """[seeds, batch, …] of rows [n, row_width].
+
+        ranges  for each seed, the first row to draw from and the row after the last; by default all rows
+        """
+        ranges = [(0, len(rows))] * len(self.generators) if ranges is None else ranges
+        draws = zip(self._index_by_seed, self.generators, ranges, strict=True)
+        for index, generator, (start, stop) in draws:
+            index.random_(start, stop, generator=generator)
         torch.index_select(rows, 0, self._index, out=self._drawn)
         return from_rows(self._by_seed, self.task) if self.task.discrete else self._columns

@@ -16,7 +16,7 @@ from offline_gntd.collection import splits, training
 from offline_gntd.collection.builders import build, build_splits
 from offline_gntd.collection.splits import SIZES, Material, Order, Size
 from offline_gntd.collection.training import Practice, Snapshot, Training
-from offline_gntd.collection.vector_collector import Steps, Streams, roll_out
+from offline_gntd.collection.vector_collector import RolloutBuffer, VectorCollector, roll_out
 from offline_gntd.datasets import Missing, built, load
 from offline_gntd.datasets.check import check
 from offline_gntd.errors import UserError
@@ -68,7 +68,7 @@ def test_steps_as_episodes_hold_every_step_once_in_the_order_they_began():
     rows[..., -1] = 0
     truncated = torch.zeros(6, 2, dtype=torch.bool)
     rows[1, 0, -1], truncated[3, 0], rows[2, 1, -1] = 1, True, 1
-    steps = Steps(rows, truncated)
+    steps = RolloutBuffer(rows, truncated)
     kept, ends = steps.episodes(12)
     assert kept[:, 0].tolist() == [0, 2, 1, 3, 5, 4, 6, 7, 9, 11, 8, 10]
     assert ends.tolist() == [2, 5, 7, 10, 12]
@@ -92,11 +92,11 @@ def test_streams_keep_what_happened_and_go_on_after_a_stop(body, capfd):
         assert not rows[start : end - 1, -1].any()
     starts = rows[[0, *ends[:-1]], :o]
     assert len(np.unique(starts, axis=0)) == len(starts)  # every episode starts elsewhere
-    act, first = random_actions(task), Streams(task, (5, 0), 60, 2)
+    act, first = random_actions(task), VectorCollector(task, (5, 0), 60, 2)
     for _ in range(33):
         first.step(act(first.obs[None])[0])
-    second = Streams(task, (5, 0), 60, 2)
-    second.resume(Steps(first.kept.rows[:33], first.kept.truncated[:33]))
+    second = VectorCollector(task, (5, 0), 60, 2)
+    second.resume(RolloutBuffer(first.kept.rows[:33], first.kept.truncated[:33]))
     while second.rounds < 60:
         second.step(act(second.obs[None])[0])
     assert torch.equal(second.kept.rows, whole.rows)

@@ -2,12 +2,13 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from offline_gntd.collection.discrete import Recipe
     from offline_gntd.collection.splits import Size
 
-MUJOCO_OPTIONS = ("size", "steps", "algorithm", "set", "workers", "checkpoint_seconds")
+MUJOCO_OPTIONS = ("seed", "size", "steps", "algorithm", "checkpoint_seconds")
 
 
 def add_commands(commands) -> None:
@@ -22,17 +23,21 @@ def add_commands(commands) -> None:
     verb = verbs.add_parser("build", help="build datasets from scratch")
     verb.add_argument("names", nargs="+", metavar="NAME")
     verb.add_argument("--transitions", type=int, metavar="N", help="rows per dataset (default: by its name)")
-    verb.add_argument("--seed", type=int, default=0, metavar="S")
+    verb.add_argument(
+        "--set", action="append", metavar="FIELD=VALUE", help="episodes=100, warm_up=5000 …; may be repeated"
+    )
+    verb.add_argument("--workers", type=int, metavar="W", help="processes (default: one per core or body)")
     verb.add_argument("--force", action="store_true", help="replace a dataset built with other options")
     verb.add_argument("--format", choices=("d4rl",), help="write a file in D4RL's v2 layout as well")
+    discrete = verb.add_argument_group("discrete families", "cartpole-replay …: one dataset for each seed")
+    discrete.add_argument(
+        "--seeds", type=int, metavar="N", help="members to build: cartpole-replay-s0 … (default: 5)"
+    )
     mujoco = verb.add_argument_group("MuJoCo splits", "hopper-medium-local …: one training per body")
     mujoco.add_argument("--size", choices=("small", "full"), help="full: D4RL's (default: small)")
     mujoco.add_argument("--steps", type=int, metavar="N", help="of the environment, to train for")
     mujoco.add_argument("--algorithm", metavar="A", help="td3_bc, or gntd3_bc for Gauss-Newton critics")
-    mujoco.add_argument(
-        "--set", action="append", metavar="FIELD=VALUE", help="warm_up=5000 …; may be repeated"
-    )
-    mujoco.add_argument("--workers", type=int, metavar="W", help="bodies at once (default: all)")
+    mujoco.add_argument("--seed", type=int, metavar="S", help="of the training (default: 0)")
     mujoco.add_argument("--checkpoint-seconds", type=float, metavar="S", help="default: 60")
     verb.set_defaults(handler=build)
 
@@ -83,53 +88,82 @@ def list_datasets(args: argparse.Namespace) -> None:
 
 def build(args: argparse.Namespace) -> None:
     from offline_gntd import processes
-    from offline_gntd.collection import builders, splits
+    from offline_gntd.collection import builders
     from offline_gntd.datasets import built
     from offline_gntd.datasets.describe import headline
     from offline_gntd.datasets.exchange import convert
-    from offline_gntd.errors import UserError
 
     processes.prepare()
     for name in args.names:
         built.task_of(name)  # a wrong name stops before anything is built
-    bodies = [name for name in args.names if name in splits.RECIPES]
-    only_theirs = [option for option in MUJOCO_OPTIONS if getattr(args, option) is not None]
-    if only_theirs and not bodies:
-        option = only_theirs[0].replace("_", "-")
-        raise UserError(f"--{option} is for MuJoCo splits, hopper-medium-local say; {args.names[0]} is none")
-    if bodies:
-        options = {"workers": args.workers, "checkpoint_seconds": args.checkpoint_seconds}
-        options = {option: value for option, value in options.items() if value is not None}
-        builders.build_splits(bodies, _size(args), args.seed, args.force, **options)
-    for name in args.names:
-        if name in bodies:
-            dataset = built.load(name)
-        else:
-            dataset = builders.build(name, args.transitions, args.seed, args.force)
-        print(headline(dataset))
+    discrete = [name for name in args.names if built.family_of(name)]
+    mujoco = [name for name in args.names if name not in discrete]
+    _check_options(args, discrete, mujoco)
+    seeds = built.DEFAULT_SEEDS if args.seeds is None else args.seeds
+    if discrete:
+        recipes = {name: _recipe(args, name) for name in builders.members_of(discrete, seeds)}
+        builders.build_discrete(discrete, recipes.__getitem__, seeds, args.force, args.workers)
+    if mujoco:
+        pause = {} if args.checkpoint_seconds is None else {"checkpoint_seconds": args.checkpoint_seconds}
+        builders.build_splits(mujoco, _size(args), args.seed or 0, args.force, args.workers, **pause)
+    for name in builders.members_of(args.names, seeds):
+        print(headline(built.load(name)))
         if args.format:
             print(convert(name, args.format, replace=True))
 
 
+def _check_options(args: argparse.Namespace, discrete: list[str], mujoco: list[str]) -> None:
+    """Refuse options that apply to none of the named datasets, or differently to two kinds of them."""
+    from offline_gntd.datasets import built
+    from offline_gntd.errors import UserError
+
+    for option in MUJOCO_OPTIONS:
+        if getattr(args, option) is not None and not mujoco:
+            words = f"--{option.replace('_', '-')} applies only to MuJoCo datasets such as hopper-medium-local"
+            raise UserError(f"{words}, not to {args.names[0]}")
+    if args.seeds is not None and not any(name in built.FAMILIES for name in discrete):
+        raise UserError(f"--seeds applies only to families such as cartpole-replay, not to {args.names[0]}")
+    if args.set and discrete and mujoco:
+        raise UserError("--set has other fields for discrete than for MuJoCo datasets; build them apart")
+
+
+def _recipe(args: argparse.Namespace, name: str) -> "Recipe":
+    """The recipe of a discrete dataset with --transitions and --set."""
+    import dataclasses
+
+    from offline_gntd.collection.discrete import recipe_of
+
+    recipe = recipe_of(name)
+    if args.transitions is not None:
+        recipe = dataclasses.replace(recipe, transitions=args.transitions)
+    return _with_settings(recipe, args.set)
+
+
 def _size(args: argparse.Namespace) -> "Size":
-    """What --size, --transitions, --steps, --algorithm and --set make of the amount to build."""
+    """The amount to build of MuJoCo datasets, by --size, --transitions, --steps, --algorithm and --set."""
     import dataclasses
 
     from offline_gntd.collection.splits import SIZES
-    from offline_gntd.configuration import replace
-    from offline_gntd.errors import UserError
 
     size = SIZES[args.size or "small"]
     if args.transitions is not None:
         size = size.of_rows(args.transitions)
     fields = {"steps": args.steps, "algorithm": args.algorithm}
     practice = dataclasses.replace(size.practice, **{k: v for k, v in fields.items() if v is not None})
-    for setting in args.set or ():
+    return dataclasses.replace(size, practice=_with_settings(practice, args.set))
+
+
+def _with_settings(config: Any, settings: list[str] | None) -> Any:
+    """The settings changed by --set FIELD=VALUE."""
+    from offline_gntd.configuration import replace
+    from offline_gntd.errors import UserError
+
+    for setting in settings or ():
         field, separator, value = setting.partition("=")
         if not separator:
             raise UserError(f"--set takes field=value, not {setting!r}")
-        practice = replace(practice, field, value)
-    return dataclasses.replace(size, practice=practice)
+        config = replace(config, field, value)
+    return config
 
 
 def show(args: argparse.Namespace) -> None:

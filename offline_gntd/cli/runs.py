@@ -100,13 +100,12 @@ def quickstart(args: argparse.Namespace) -> int:
     os.environ.setdefault("OFFLINE_GNTD_HOME", "quickstart")
     from offline_gntd import processes
     from offline_gntd.analysis import render
-    from offline_gntd.collection.builders import build
+    from offline_gntd.collection.builders import build_discrete
     from offline_gntd.experiments import definitions, grid
 
     processes.prepare()
     experiment = definitions.BUILT_IN["quickstart"]
-    for name in experiment.datasets:
-        build(name)
+    build_discrete(experiment.datasets, seeds=experiment.seeds)
     grid.run(experiment)
     table = render.table(experiment.name)
     written = render.write(table) + render.figure(experiment.name, ["updates"])

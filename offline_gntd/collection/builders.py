@@ -1,6 +1,8 @@
-"""Every name that can be built here, and its building: a worker for each MuJoCo body, all at once."""
+"""Build datasets by name, in parallel: a process for each member of a discrete family or each MuJoCo body."""
 
+import dataclasses
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -10,6 +12,7 @@ from tqdm import tqdm
 
 from offline_gntd import processes
 from offline_gntd.collection import discrete, splits
+from offline_gntd.collection.discrete import Recipe
 from offline_gntd.collection.splits import SIZES, Order, Size
 from offline_gntd.datasets import built
 from offline_gntd.datasets.dataset import Dataset
@@ -17,19 +20,48 @@ from offline_gntd.errors import UserError
 from offline_gntd.files import require_writable
 
 
-def build(
-    name: str, transitions: int | None = None, seed: int = 0, force: bool = False, **more: Any
-) -> Dataset:
-    """Build a named set, or return it if it is already there as asked for.
+def members_of(names: Sequence[str], seeds: int = built.DEFAULT_SEEDS) -> list[str]:
+    """The members to build: the first `seeds` members of each family, and the members that are named."""
+    if seeds < 1:
+        raise UserError(f"--seeds must be at least 1, not {seeds}")
+    members = [
+        built.member(name, seed) for name in names for seed in range(seeds if name in built.FAMILIES else 1)
+    ]
+    return list(dict.fromkeys(members))
 
-    `more` is what only its kind takes: see `discrete.build` and, for MuJoCo, `build_splits`.
+
+def build_discrete(
+    names: Sequence[str],
+    recipe: Callable[[str], Recipe] = discrete.recipe_of,
+    seeds: int = built.DEFAULT_SEEDS,
+    force: bool = False,
+    workers: int | None = None,
+    quiet: bool = False,
+) -> list[Dataset]:
+    """Build discrete datasets that are not built yet, and open all of them.
+
+    names    families (cartpole-replay) and members (cartpole-replay-s3)
+    recipe   the recipe for a member's name
+    seeds    members to build of a family
+    force    replace datasets that were built with another recipe
+    workers  processes at once; by default one for each core
     """
-    built.task_of(name)
-    if name in discrete.RECIPES:
-        return discrete.build(name, transitions, seed, force, **more)
-    size = more.pop("size", SIZES["small"])
-    size = size if transitions is None else size.of_rows(transitions)
-    return build_splits([name], size, seed, force, **more)[0]
+    _check_workers(workers)
+    members = members_of(names, seeds)
+    recipes = {name: recipe(name) for name in members}
+    wanted = [
+        name for name in members if force or not built.is_built(name, dataclasses.asdict(recipes[name]))
+    ]
+    for name in wanted:
+        require_writable(built.path(name))
+    jobs = [(name, recipes[name], quiet) for name in wanted]
+    _run(_build_member, jobs, workers or os.cpu_count() or 1)
+    return [built.load(name) for name in members]
+
+
+def _build_member(place: int, name: str, recipe: Recipe, quiet: bool) -> None:
+    processes.prepare()
+    discrete.build(name, recipe, place, quiet)
 
 
 def build_splits(
@@ -41,12 +73,11 @@ def build_splits(
     checkpoint_seconds: float = 60.0,
     quiet: bool = False,
 ) -> list[Dataset]:
-    """Build MuJoCo splits: one training per body, in a process of its own where there are several bodies.
+    """Build MuJoCo splits with one training per body; several bodies are built in parallel.
 
-    workers  processes at once; by default one per body, however many cores share them
+    workers  processes at once; by default one for each body
     """
-    if workers is not None and workers < 1:
-        raise UserError(f"--workers must be at least 1, not {workers}")
+    _check_workers(workers)
     if not checkpoint_seconds >= 0:
         raise UserError(f"--checkpoint-seconds must be at least 0, not {checkpoint_seconds:g}")
     wanted: dict[str, list[str]] = {}
@@ -57,32 +88,40 @@ def build_splits(
             wanted.setdefault(recipe.body, []).append(name)
             require_writable(built.path(name))
     jobs = [(Order(body, size, seed), wanted[body], checkpoint_seconds, quiet) for body in wanted]
-    if len(jobs) == 1:
-        _build_body(0, *jobs[0])
-    elif jobs:
-        _build_at_once(jobs, min(workers or len(jobs), len(jobs)))
+    _run(_build_body, jobs, workers or len(jobs))
     return [built.load(name) for name in names]
 
 
-def _build_at_once(jobs: Sequence[tuple], workers: int) -> None:
+def _check_workers(workers: int | None) -> None:
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers must be at least 1, not {workers}")
+
+
+def _run(build: Callable[..., None], jobs: Sequence[tuple], workers: int) -> None:
+    """Call build(place of the progress bar, *job) for each job; several run in processes of their own."""
+    if len(jobs) < 2 or workers == 1:
+        for job in jobs:
+            build(0, *job)
+        return
+    workers = min(workers, len(jobs))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _prepare_worker, (context.RLock(),)) as pool:
         try:
-            for future in [pool.submit(_build_body, i, *job) for i, job in enumerate(jobs)]:
+            for future in [pool.submit(build, i % workers, *job) for i, job in enumerate(jobs)]:
                 future.result()
         except BrokenProcessPool as error:
-            raise UserError("a worker died; the same command goes on from its checkpoint") from error
+            raise UserError("a worker died; run the same command again to continue") from error
         finally:
-            pool.shutdown(cancel_futures=True)  # after an error what has not begun does not begin
+            pool.shutdown(cancel_futures=True)  # after an error, no further job starts
 
 
 def _prepare_worker(lock: Any) -> None:
     processes.end_with_parent()
-    tqdm.set_lock(lock)  # the bars of all workers share one screen
+    tqdm.set_lock(lock)  # the progress bars of all workers share one terminal
 
 
 def _build_body(place: int, order: Order, names: list[str], checkpoint_seconds: float, quiet: bool) -> None:
-    processes.prepare()  # here too if it is no worker: another number of threads might round otherwise
+    processes.prepare()  # in the main process too: rounding may depend on the number of threads
     total = order.size.practice.steps + len(splits.policies_of(names)) * order.size.rolled_out
     looks = {"desc": order.body, "unit": "step", "unit_scale": True, "position": place, "disable": quiet}
     with tqdm(total=total, **looks) as bar:

@@ -1,160 +1,150 @@
-"""CartPole and Acrobot replay and medium-replay sets, from the project's own DQN trained online.
+"""CartPole and Acrobot replay and medium-replay sets by the recipe of the paper's authors, one for each seed.
 
-replay         all samples of agents trained until convergence
-medium-replay  all samples of agents stopped at the first evaluation 40–60 % of the way from random to expert
+A dataset is the replay buffer of an agent that learned online: uniformly random steps, then a number of
+ε-greedy episodes with one update per step. The agent is DQN for replay, and TD without a target network for
+medium-replay, which never gets good.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
-from offline_gntd.collection.online import Collection, Training, Verdict, train
+from offline_gntd.algorithms.q_learning import QLearning
+from offline_gntd.collection.online import OnlineBatches, OnlineSettings
+from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import built
-from offline_gntd.datasets.built import DISCRETE_TASKS
-from offline_gntd.datasets.dataset import Dataset
 from offline_gntd.errors import UserError
-from offline_gntd.files import require_writable
-from offline_gntd.tasks import Task
+from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.versions import installed
 
-CONVERGED = {"cartpole": 475.0, "acrobot": -90.0}  # greedy mean return …
-EVALUATIONS_RUNNING = 3  # … at this many evaluations running; so many past a level have passed it by
-MEDIUM = (0.4, 0.6)  # of the way from random to expert
-SIZES = {"": 100_000, "-small": 10_000}  # transitions by default
+DQN = QLearning(
+    hidden_dims=(256, 256),
+    batch_size=100,
+    learning_rate=1e-3,
+    tau=0.02,
+    optimiser=Optimiser(max_grad_norm=1.0),
+    timeouts_terminal=True,
+)
+AGENTS = {"replay": DQN, "medium-replay": dataclasses.replace(DQN, tau=None)}
+EPSILON = (1.0, 0.01)  # share of random actions, at first and at the end of its linear decay
+LAST_EPISODES = 50  # whose mean return is reported
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a name stands for: when an agent's training ends, and how many of its rows are kept."""
+    """How much of everything; the defaults are the authors'."""
 
-    environment: str  # cartpole | acrobot
-    kind: str  # replay | medium-replay
-    transitions: int
+    random_steps: int = 10_000  # uniformly random steps before the first update
+    episodes: int = 300  # of training
+    epsilon_steps: int = 1_000  # of training, over which the share of random actions decays
+    transitions: int = 100_000  # that the replay buffer and so the dataset holds at most: the last ones
 
-    @property
-    def task(self) -> Task:
-        return DISCRETE_TASKS[self.environment]
-
-    @property
-    def level(self) -> str:
-        """The stopping rule in words."""
-        if self.kind == "replay":
-            goal = CONVERGED[self.environment]
-            return f"greedy mean return ≥ {goal:g} at {EVALUATIONS_RUNNING} evaluations running"
-        low, high = self._medium_returns()
-        share = f"{MEDIUM[0]:.0%}–{MEDIUM[1]:.0%} of the way from random to expert"
-        return f"the first evaluation with a greedy mean return in [{low:.1f}, {high:.1f}], {share}"
-
-    def judge(self, greedy_returns: list[float]) -> Verdict:
-        running = greedy_returns[-EVALUATIONS_RUNNING:]
-        lowest = min(running) if len(running) == EVALUATIONS_RUNNING else -math.inf
-        if self.kind == "replay":
-            return Verdict.REACHED if lowest >= CONVERGED[self.environment] else Verdict.GO_ON
-        low, high = self._medium_returns()
-        if low <= greedy_returns[-1] <= high:
-            return Verdict.REACHED
-        return Verdict.MISSED if lowest > high else Verdict.GO_ON
-
-    def _medium_returns(self) -> tuple[float, float]:
-        span = self.task.reference_max - self.task.reference_min
-        low, high = (self.task.reference_min + share * span for share in MEDIUM)
-        return low, high
+    def __post_init__(self):
+        for name, least in (("random_steps", 0), ("episodes", 1), ("epsilon_steps", 1), ("transitions", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
 
 
-RECIPES = {
-    f"{environment}-{kind}{size}": Recipe(environment, kind, transitions)
-    for environment in DISCRETE_TASKS
-    for kind in ("replay", "medium-replay")
-    for size, transitions in SIZES.items()
-}
+RECIPES = {"": Recipe(), "-small": Recipe(random_steps=1_000, episodes=60, transitions=10_000)}  # by suffix
 
 
-def build(
-    name: str,
-    transitions: int | None = None,
-    seed: int = 0,
-    force: bool = False,
-    collection: Collection | None = None,
-    quiet: bool = False,
-) -> Dataset:
-    """Build a named set, or return it if it is already there as asked for."""
-    recipe = RECIPES[name]
-    transitions = recipe.transitions if transitions is None else transitions
-    if transitions < 1:
-        raise UserError(f"--transitions must be at least 1, not {transitions}")
-    if seed < 0:
-        raise UserError(f"--seed must be at least 0, not {seed}")
-    options = {"transitions": transitions, "seed": seed}
-    if not force and built.is_built(name, options):
-        return built.load(name)
-    require_writable(built.path(name))
-    collection = collection or Collection()
-    with tqdm(total=transitions, desc=name, unit="row", disable=quiet) as bar:
-        trainings, missed = collect(recipe, transitions, seed, collection, bar)
-    rows, ends = draw(trainings, transitions, np.random.default_rng(seed))
-    provenance = {
-        "level": recipe.level,
-        "trainings": [_account(training) for training in trainings],
-        "missed": [_account(training) for training in missed],
-        "collection": dataclasses.asdict(collection),
-        "versions": installed(),
-    }
-    built.store(name, rows, ends, options, provenance)
-    return built.load(name)
+def recipe_of(name: str) -> Recipe:
+    """The default recipe of a family or of its member."""
+    return RECIPES["-small" if (built.family_of(name) or name).endswith("-small") else ""]
+
+
+def kind_of(name: str) -> str:
+    """replay | medium-replay"""
+    return "medium-replay" if "-medium-replay" in name else "replay"
+
+
+@dataclass(frozen=True)
+class Collected:
+    """An agent's replay buffer, oldest row first, and the returns of all its episodes."""
+
+    rows: np.ndarray  # [n, row_width] float32
+    truncated: np.ndarray  # [n] bool: cut by the time limit
+    ends: np.ndarray  # where episodes end (exclusive)
+    returns: list[float]  # of every episode of the training, the random steps aside
 
 
 def collect(
-    recipe: Recipe, transitions: int, seed: int, collection: Collection, bar: tqdm
-) -> tuple[list[Training], list[Training]]:
-    """Independent trainings until they hold enough rows; those that missed their level are set aside."""
-    reached: list[Training] = []
-    missed: list[Training] = []
-    while sum(len(training.rows) for training in reached) < transitions:
-        if len(missed) > 5 + 2 * len(reached):
-            raise UserError(f"{len(missed)} trainings ended without reaching: {recipe.level}")
-        number = len(reached) + len(missed)
-        training = train(recipe.task, collection, seed * 10_007 + number, recipe.judge, _show(bar, number))
-        (reached if training.reached else missed).append(training)
-        if training.reached:
-            bar.update(min(len(training.rows), bar.total - bar.n))
-    return reached, missed
+    name: str, recipe: Recipe, report: Callable[[list[float]], None] = lambda returns: None
+) -> Collected:
+    """Train the agent of a member online. `report` gets the returns so far after every episode."""
+    task, config, seed = built.task_of(name), AGENTS[kind_of(name)], seed_of(name)
+    generators = [torch.Generator().manual_seed(seed)]
+    agent = config.agent(task, generators)
+    settings = OnlineSettings(
+        batch_size=config.batch_size,
+        random_steps=recipe.random_steps,
+        buffer_size=recipe.transitions,
+        timeouts_terminal=config.timeouts_terminal,
+    )
+    batches = OnlineBatches(task, settings, [seed], generators)
+    while batches.steps < recipe.random_steps:
+        batches.step(agent.act)  # which is not called yet: these steps are random
+    batches.reset()  # training begins with a new episode
+    returns = batches.finished_returns[0]
+    returns.clear()  # of the random steps
+    while len(returns) < recipe.episodes:
+        share = min(1.0, (batches.steps - recipe.random_steps) / recipe.epsilon_steps)
+        epsilon = EPSILON[0] + share * (EPSILON[1] - EPSILON[0])
+        finished = len(returns)
+        for _ in range(batches.step(partial(agent.explore, epsilon=epsilon, generators=generators))):
+            agent.update(batches.sample())
+        if len(returns) > finished:
+            report(returns)
+    batches.close()
+    rows, truncated = (tensor.numpy() for tensor in batches.buffer.in_order(0))
+    over = rows[:, -1].astype(bool)  # at a time limit too, for the agent
+    random_rows = recipe.random_steps - (batches.steps - len(rows))  # that are still in the buffer
+    if random_rows > 0:
+        over[random_rows - 1] = True  # the episode abandoned when training began
+    ends = np.flatnonzero(over) + 1
+    rows[truncated, -1] = 0.0
+    return Collected(rows, truncated, ends, returns)
 
 
-def draw(
-    trainings: list[Training], transitions: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """`transitions` rows in whole episodes drawn uniformly from all trainings, and where the episodes end.
-
-    Only the episode drawn last is cut, to make the number exact. The rows keep their order in time.
-    """
-    pool = [(training, part) for training in trainings for part in training.episodes()]
-    chosen, total = [], 0
-    for index in rng.permutation(len(pool)):
-        training, part = pool[index]
-        part = slice(part.start, min(part.stop, part.start + transitions - total))
-        chosen.append((index, training.rows[part]))
-        total += part.stop - part.start
-        if total == transitions:
-            break
-    pieces = [rows for _, rows in sorted(chosen, key=lambda item: item[0])]
-    return np.concatenate(pieces), np.cumsum([len(piece) for piece in pieces])
+def seed_of(member: str) -> int:
+    return int(member.rpartition("-s")[2])
 
 
-def _account(training: Training) -> dict[str, Any]:
+def build(name: str, recipe: Recipe, place: int = 0, quiet: bool = False) -> None:
+    """Build one member of a family and store it, with a progress bar."""
+    looks = {"desc": name, "unit": "episode", "position": place, "leave": None, "disable": quiet}
+    with tqdm(total=recipe.episodes, **looks) as bar:
+
+        def show(returns: list[float]) -> None:
+            bar.set_postfix_str(f"mean return {np.mean(returns[-LAST_EPISODES:]):.1f}", refresh=False)
+            bar.update()
+
+        collected = collect(name, recipe, show)
+    built.store(
+        name,
+        collected.rows,
+        collected.ends,
+        dataclasses.asdict(recipe),
+        provenance(name, recipe, collected),
+        collected.truncated,
+    )
+
+
+def provenance(name: str, recipe: Recipe, collected: Collected) -> dict[str, Any]:
+    agent = {"replay": "DQN", "medium-replay": "TD without a target network"}[kind_of(name)]
+    last = float(np.mean(collected.returns[-LAST_EPISODES:]))
     return {
-        "seed": training.seed,
-        "rows": len(training.rows),
-        "greedy_return": training.greedy_returns[-1] if training.greedy_returns else None,
+        "level": f"the replay buffer of {agent} trained online for {recipe.episodes} episodes after "
+        f"{recipe.random_steps:,} random steps; mean return of its last {LAST_EPISODES} episodes {last:.1f}",
+        "seed": seed_of(name),
+        "mean_return": float(np.mean(collected.returns)),
+        "last_return": last,
+        "agent": to_dict(AGENTS[kind_of(name)]),
+        "versions": installed(),
     }
-
-
-def _show(bar: tqdm, number: int) -> Callable[[int, list[float]], None]:
-    def progress(steps: int, greedy_returns: list[float]) -> None:
-        bar.set_postfix_str(f"training {number + 1}, step {steps:,}, greedy return {greedy_returns[-1]:.1f}")
-
-    return progress

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from offline_gntd.collection.vector_collector import Steps, roll_out
+from offline_gntd.collection.vector_collector import RolloutBuffer, roll_out
 from offline_gntd.datasets import catalogue, conversion, d4rl, download, hdf5, loading
 from offline_gntd.datasets.d4rl import Recording
 from offline_gntd.datasets.file_hash import sha256_of
@@ -106,7 +106,7 @@ class Behaviour:
         return Gaussian.of(self.network(obs)).sample(noise)[0][..., 0, :]
 
 
-def joined(recording: Recording, steps: Steps, transitions: int, task: Task) -> dict[str, np.ndarray]:
+def joined(recording: Recording, steps: RolloutBuffer, transitions: int, task: Task) -> dict[str, np.ndarray]:
     """The per-step arrays of a recording with new steps after them, in v2's dtypes."""
     rows, ends = steps.episodes(transitions)
     new = from_rows(torch.from_numpy(rows), task)

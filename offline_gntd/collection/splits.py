@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offline_gntd.collection.training import Practice, Snapshot, Training
-from offline_gntd.collection.vector_collector import Steps, roll_out
+from offline_gntd.collection.training import Snapshot, Training, TrainingSettings
+from offline_gntd.collection.vector_collector import RolloutBuffer, roll_out
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import built
 from offline_gntd.errors import UserError
@@ -42,7 +42,7 @@ STREAMS = {"random": 1, "medium": 2, "expert": 3}  # among all that are drawn fr
 class Size:
     """How much of everything there is."""
 
-    practice: Practice
+    practice: TrainingSettings
     transitions: int  # rows of a split that is rolled out …
     mixed_transitions: int  # … and of medium-expert
 
@@ -51,13 +51,13 @@ class Size:
 
     @property
     def rolled_out(self) -> int:
-        """Steps of a policy that serve every split."""
+        """RolloutBuffer of a policy that serve every split."""
         return max(self.transitions, -(-self.mixed_transitions // 2))
 
 
 SIZES = {
-    "small": Size(Practice(), 200_000, 200_000),
-    "full": Size(Practice(steps=1_000_000, updates_per_step=1.0), 1_000_000, 2_000_000),  # D4RL's
+    "small": Size(TrainingSettings(), 200_000, 200_000),
+    "full": Size(TrainingSettings(steps=1_000_000, updates_per_step=1.0), 1_000_000, 2_000_000),  # D4RL's
 }
 
 
@@ -124,9 +124,9 @@ class Material:
     def rows(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Rows of a split, and where its episodes end."""
         if split == "full-replay":
-            return self.training.steps.episodes(self.training.step)
+            return self.training.samples.episodes(self.training.step)
         if split == "medium-replay":
-            return self.training.steps.episodes(self.policies["medium"].step)
+            return self.training.samples.episodes(self.policies["medium"].step)
         policies = ROLLED_OUT[split]
         count, more = divmod(Recipe(self.order.body, split).rows(self.order.size), len(policies))
         parts = [
@@ -139,7 +139,7 @@ class Material:
             np.concatenate([ends + offset for (_, ends), offset in zip(parts, offsets, strict=True)]),
         )
 
-    def rolled_out(self, policy: str) -> Steps:
+    def rolled_out(self, policy: str) -> RolloutBuffer:
         """As many steps of a policy as any split takes, from the training's folder if they are there."""
         order, count = self.order, self.order.size.rolled_out
         path = self.training.folder / f"{policy}-{count}.pt"
@@ -149,7 +149,7 @@ class Material:
             act = self._acting(policy, [torch.Generator().manual_seed(seed)])
             count_up = lambda steps: self.report(f"rolling out {policy}", steps)  # noqa: E731
             roll_out(order.task, act, count, key, order.size.practice.environments, count_up).save(path)
-        return Steps.load(path)
+        return RolloutBuffer.load(path)
 
     def _acting(self, policy: str, generators: list[torch.Generator]) -> Callable[[Tensor], Tensor]:
         """Random actions, or a snapshot's with the noise of its training: D4RL's policies are sampled too."""

@@ -1,13 +1,14 @@
-"""Train the project's own TD3 online, keeping every sample and its policy at every evaluation.
+"""Train TD3 online, storing every sample and the policy at every evaluation.
 
-A training lives in a folder of its own, named after all that decides its outcome: what was asked, the seed
-and the versions. Killed at any moment, it goes on from its last checkpoint to the same samples, bit for bit.
+A training has a folder, named after everything that decides its outcome: settings, seed and versions. A
+training that was killed resumes from its last checkpoint and gives the same samples, bit for bit.
 """
 
 import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,24 +17,21 @@ from torch import Tensor
 from offline_gntd import tensors
 from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.td3_bc import TD3BC, TD3BCAgent
-from offline_gntd.collection.vector_collector import Steps, Streams
+from offline_gntd.collection.online import OnlineBatches, OnlineSettings
+from offline_gntd.collection.vector_collector import RolloutBuffer
 from offline_gntd.configuration import decisive, digest
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator
 from offline_gntd.files import home
-from offline_gntd.nn.noise import uniform
 from offline_gntd.tasks import Task
-from offline_gntd.transitions import Sampler
 from offline_gntd.versions import installed
 
-STREAM = 0  # the streams of a training, among all that are drawn from one seed
+STREAM = 0  # in the key of a training's environments; roll-outs have other numbers
 
 
 @dataclass(frozen=True)
-class Practice:
-    """How an agent is trained online."""
-
-    algorithm: str = "td3_bc"  # a preset of it, gntd3_bc say; there is nothing to clone, so it is TD3
+class TrainingSettings:
+    algorithm: str = "td3_bc"  # or gntd3_bc; without data to clone it is TD3
     steps: int = 300_000  # of all environments together
     environments: int = 10  # stepped together
     updates_per_step: float = 0.75
@@ -43,7 +41,7 @@ class Practice:
     evaluate_episodes: int = 10
 
     def check(self) -> None:
-        """Refuse what cannot be trained with, when all fields are set."""
+        """Raise UserError for values that cannot be trained with."""
         for name in ("steps", "environments", "evaluate_every", "evaluate_episodes"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -54,15 +52,17 @@ class Practice:
                     f"not {getattr(self, name)}"
                 )
         if not 0 <= self.warm_up < self.steps:
-            raise UserError(f"a warm_up of {self.warm_up} steps leaves none of {self.steps} to learn in")
+            raise UserError(
+                f"warm_up must be at least 0 and less than the {self.steps} steps, not {self.warm_up}"
+            )
         if self.updates_per_step <= 0 or self.exploration < 0:
-            raise UserError("updates_per_step must be more than 0, and exploration not less")
+            raise UserError("updates_per_step must be more than 0, and exploration at least 0")
         if not isinstance(preset(self.algorithm).config, TD3BC):
-            raise UserError(f"sets are built by td3_bc or gntd3_bc, not by {self.algorithm}")
+            raise UserError(f"--algorithm must be td3_bc or gntd3_bc, not {self.algorithm}")
 
     @property
     def config(self) -> TD3BC:
-        """TD3: nothing to clone, and no statistics of observations yet to be made."""
+        """TD3: no behaviour cloning, and no observation statistics."""
         return dataclasses.replace(preset(self.algorithm).config, alpha=None, normalise_obs=False)
 
 
@@ -76,70 +76,68 @@ class Snapshot:
 
 
 class Training:
-    def __init__(self, task: Task, practice: Practice, seed: int):
-        self.task, self.practice, self.seed = task, practice, seed
+    def __init__(self, task: Task, settings: TrainingSettings, seed: int):
+        self.task, self.settings, self.seed = task, settings, seed
         self.generators = [torch.Generator().manual_seed(seed)]
-        self.agent: TD3BCAgent = practice.config.agent(task, self.generators)
-        self.sample = Sampler(task, self.agent.config.batch_size, self.generators)
-        self.streams = Streams(
-            task, (seed, STREAM), practice.steps // practice.environments, practice.environments
+        self.agent: TD3BCAgent = settings.config.agent(task, self.generators)
+        online = OnlineSettings(
+            batch_size=settings.config.batch_size,
+            random_steps=settings.warm_up,
+            buffer_size=settings.steps,
+            environments=settings.environments,
+            updates_per_step=settings.updates_per_step,
         )
+        self.batches = OnlineBatches(task, online, [seed], self.generators, STREAM)
         self.snapshots: list[Snapshot] = []
         self.seconds = {"environments": 0.0, "updates": 0.0, "evaluations": 0.0}
-        self._stored = 0  # rounds on disk
+        self._stored = 0  # transitions on disk
 
     @property
     def folder(self) -> Path:
-        made_from = [dataclasses.asdict(self.practice), decisive(self.practice.config), self.seed]
+        made_from = [dataclasses.asdict(self.settings), decisive(self.settings.config), self.seed]
         name = f"{self.task.env_id}-{digest([*made_from, installed()])}"
         return home() / "datasets" / "trainings" / name
 
     @property
     def step(self) -> int:
-        return self.streams.rounds * self.practice.environments
+        return self.batches.steps
 
     @property
-    def steps(self) -> Steps:
+    def samples(self) -> RolloutBuffer:
         """Every sample so far."""
-        return self.streams.kept[: self.streams.rounds]
+        shape = (-1, self.settings.environments)
+        rows, truncated = self.batches.buffer.rows[0], self.batches.buffer.truncated[0]
+        return RolloutBuffer(
+            rows[: self.step].unflatten(0, shape), truncated[: self.step].unflatten(0, shape)
+        )
 
     def run(
         self, report: Callable[["Training"], None] = lambda training: None, checkpoint_seconds: float = 60.0
     ) -> None:
         """Train to the last step, from the last checkpoint if there is one."""
         self._resume()
-        evaluator = Evaluator(self.task, [self.seed], self.practice.evaluate_episodes)
+        evaluator = Evaluator(self.task, [self.seed], self.settings.evaluate_episodes)
         saved = time.monotonic()
-        while self.step < self.practice.steps:
-            self.live()
-            self.learn()
-            if self.step % self.practice.evaluate_every == 0 or self.step == self.practice.steps:
+        while self.step < self.settings.steps:
+            self.train_step()
+            if self.step % self.settings.evaluate_every == 0 or self.step == self.settings.steps:
                 self._evaluate(evaluator)
             report(self)
-            if time.monotonic() - saved >= checkpoint_seconds or self.step == self.practice.steps:
+            if time.monotonic() - saved >= checkpoint_seconds or self.step == self.settings.steps:
                 self.save()
                 saved = time.monotonic()
         evaluator.close()
-        self.streams.close()
+        self.batches.close()
 
-    def live(self) -> None:
-        """One step of every environment."""
+    def train_step(self) -> None:
+        """One step of every environment, and the updates that are due."""
         began = time.perf_counter()
-        if self.step < self.practice.warm_up:
-            actions = uniform(self.generators, self.practice.environments, self.task.action_dim)
-        else:
-            actions = self.agent.explore(self.streams.obs[None], self.practice.exploration)
-        self.streams.step(actions[0])
-        self.seconds["environments"] += time.perf_counter() - began
-
-    def learn(self) -> None:
-        """The updates that are due by now."""
-        began = time.perf_counter()
-        due = int((self.step - self.practice.warm_up) * self.practice.updates_per_step)
-        rows = self.steps.rows.flatten(0, 1)
-        while int(self.agent.updates) < due:
-            self.agent.update(self.sample(rows))
-        self.seconds["updates"] += time.perf_counter() - began
+        due = self.batches.step(partial(self.agent.explore, noise=self.settings.exploration))
+        stepped = time.perf_counter()
+        for _ in range(due):
+            self.agent.update(self.batches.sample())
+        self.seconds["environments"] += stepped - began
+        self.seconds["updates"] += time.perf_counter() - stepped
 
     def _evaluate(self, evaluator: Evaluator) -> None:
         began = time.perf_counter()
@@ -148,17 +146,20 @@ class Training:
         self.seconds["evaluations"] += time.perf_counter() - began
 
     def save(self) -> None:
-        """The samples since the last checkpoint, then all else: only the second makes the first count."""
-        self.steps[self._stored :].save(self._part(self._stored))
+        """Write the samples since the last checkpoint to a new file, then the checkpoint that counts them."""
+        state = self.batches.state(0)
+        new = {name: state.pop(f"online.{name}")[self._stored :].clone() for name in ("rows", "truncated")}
+        tensors.save(self._part(self._stored), new)
         content = {
-            "rounds": self.streams.rounds,
+            "steps": self.step,
+            "batches": state,
             "agent": self.agent.state_dict(),
             "generator": self.generators[0].get_state(),
             "snapshots": [vars(snapshot) for snapshot in self.snapshots],
             "seconds": self.seconds,
         }
         tensors.save(self.folder / "checkpoint.pt", content)
-        self._stored = self.streams.rounds
+        self._stored = self.step
 
     def _resume(self) -> None:
         if not (self.folder / "checkpoint.pt").exists():
@@ -170,12 +171,12 @@ class Training:
         self.snapshots = [Snapshot(**snapshot) for snapshot in content["snapshots"]]
         self.seconds = content["seconds"]
         parts, self._stored = [], 0
-        while self._stored < content["rounds"]:
-            parts.append(Steps.load(self._part(self._stored)))
-            self._stored += len(parts[-1].rows)
-        lived = Steps(torch.cat([p.rows for p in parts]), torch.cat([p.truncated for p in parts]))
-        self.streams.resume(lived)
+        while self._stored < content["steps"]:
+            parts.append(tensors.load(self._part(self._stored)))
+            self._stored += len(parts[-1]["rows"])
+        samples = {f"online.{name}": torch.cat([p[name] for p in parts]) for name in ("rows", "truncated")}
+        self.batches.restore([content["batches"] | samples])
 
-    def _part(self, rounds: int) -> Path:
-        """The file of the samples from this round on."""
-        return self.folder / f"steps-{rounds:07d}.pt"
+    def _part(self, stored: int) -> Path:
+        """The file of the samples after the first `stored`."""
+        return self.folder / f"samples-{stored:07d}.pt"

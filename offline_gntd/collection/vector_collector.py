@@ -1,4 +1,4 @@
-"""Environments stepped together, each living one episode after another, with every step kept."""
+"""Environments stepped together, each through one episode after another, with every step stored."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from offline_gntd.transitions import row_width
 
 
 @dataclass
-class Steps:
+class RolloutBuffer:
     """What happened, round by round: in a round every environment takes one step."""
 
     rows: Tensor  # [rounds, environments, row_width] float32: obs | action | reward | next_obs | terminated
-    truncated: Tensor  # [rounds, environments] bool: cut by the time limit
+    truncated: Tensor  # [rounds, environments] bool: cut by the time limit and not terminated
 
-    def __getitem__(self, rounds: slice) -> "Steps":
-        return Steps(self.rows[rounds], self.truncated[rounds])
+    def __getitem__(self, rounds: slice) -> "RolloutBuffer":
+        return RolloutBuffer(self.rows[rounds], self.truncated[rounds])
 
     @property
     def over(self) -> Tensor:
@@ -62,100 +62,94 @@ class Steps:
         tensors.save(path, {"rows": self.rows.clone(), "truncated": self.truncated.clone()})
 
     @staticmethod
-    def load(path: Path) -> "Steps":
-        return Steps(**tensors.load(path))
+    def load(path: Path) -> "RolloutBuffer":
+        return RolloutBuffer(**tensors.load(path))
 
 
-class Streams:
-    """Environments under way, and what they have lived so far.
+class VectorCollector:
+    """Environments stepped together, each through one episode after another.
 
-    An episode's start depends on the key, the environment's number and the episode's alone. So an episode
-    comes back by living it again: its start and its actions are all there is to know of it.
+    The start of an episode depends only on the key, the environment's number and the episode's number. A
+    checkpoint therefore holds the actions of the current episodes, which are replayed when a run resumes.
     """
 
-    def __init__(self, task: Task, key: tuple[int, ...], rounds: int, environments: int):
+    def __init__(self, task: Task, key: tuple[int, ...], environments: int):
         self.task, self.key = task, key
         self.environments = [make(task.env_id, **task.env_options) for _ in range(environments)]
-        self.kept = Steps(
-            torch.zeros(rounds, environments, row_width(task)),
-            torch.zeros(rounds, environments, dtype=torch.bool),
-        )
-        self.rounds = 0  # lived so far
+        self._action_width = 1 if task.discrete else task.action_dim
+        self._first_action = int(getattr(self.environments[0].action_space, "start", 0))
         self.obs = torch.zeros(environments, task.obs_dim)
-        # The same memory as arrays: to set a few numbers at a time costs a tenth of what it does in a tensor
-        self._rows, self._truncated = self.kept.rows.numpy(), self.kept.truncated.numpy()
-        self._obs = self.obs.numpy()
-        self._begun = [0] * environments  # episodes
-        self._taken: list[list[np.ndarray]] = [[] for _ in range(environments)]  # actions of present episodes
-        for i in range(environments):
+        self.rows = torch.zeros(environments, row_width(task))
+        self.truncated = torch.zeros(environments, dtype=torch.bool)
+        # The same memory as arrays: setting a few numbers in a tensor takes ten times as long
+        self._obs, self._rows, self._truncated = (
+            tensor.numpy() for tensor in (self.obs, self.rows, self.truncated)
+        )
+        self._episodes = [0] * environments  # begun so far
+        self._taken: list[list[np.ndarray]] = [[] for _ in range(environments)]  # actions of current episodes
+        self.reset()
+
+    def reset(self) -> None:
+        """Abandon the current episodes and begin new ones."""
+        for i in range(len(self.environments)):
             self._begin(i)
 
     def _begin(self, i: int) -> None:
-        start = np.random.SeedSequence([*self.key, i, self._begun[i]])
-        obs, _ = self.environments[i].reset(seed=int(start.generate_state(1)[0]))
-        self._obs[i] = obs
-        self._begun[i] += 1
+        start = np.random.SeedSequence([*self.key, i, self._episodes[i]])
+        self._obs[i], _ = self.environments[i].reset(seed=int(start.generate_state(1)[0]))
+        self._episodes[i] += 1
         self._taken[i] = []
 
-    def step(self, actions: Tensor) -> None:
-        """One round, of actions [environments, action_dim] within their range."""
-        o, a = self.task.obs_dim, self.task.action_dim
-        rows, truncated = self._rows[self.rounds], self._truncated[self.rounds]
-        rows[:, :o], rows[:, o : o + a] = self._obs, actions.numpy()
-        for i, environment in enumerate(self.environments):
-            action = rows[i, o : o + a].copy()  # rows may be written over
+    def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of every environment: rows [environments, row_width] and truncated [environments].
+
+        actions  [environments, action_dim] within their range, or whole numbers [environments] if discrete
+
+        The result is valid until the next step. A row is truncated if the time limit ended its episode and
+        its state is not terminal.
+        """
+        o, a = self.task.obs_dim, self._action_width
+        rows = self._rows
+        rows[:, :o], rows[:, o : o + a] = self._obs, actions.reshape(-1, a).numpy()
+        for i in range(len(self.environments)):
+            action = rows[i, o : o + a].copy()  # rows are overwritten at the next step
             self._taken[i].append(action)
-            self._obs[i], rows[i, o + a], terminated, truncated[i], _ = environment.step(action)
+            self._obs[i], rows[i, o + a], terminated, limit, _ = self._act(i, action)
             rows[i, o + a + 1 : -1], rows[i, -1] = self._obs[i], terminated
-            if terminated or truncated[i]:
+            self._truncated[i] = limit and not terminated
+            if terminated or limit:
                 self._begin(i)
-        self.rounds += 1
+        return self.rows, self.truncated
 
-    def forget(self) -> None:
-        """Give up what was kept, for the next rounds to be kept in its place; life goes on."""
-        self.rounds = 0
-
-    def resume(self, lived: Steps) -> None:
-        """Go on from the end of what was lived before, all of which is kept again."""
-        self.rounds = len(lived.rows)
-        self.kept.rows[: self.rounds], self.kept.truncated[: self.rounds] = lived.rows, lived.truncated
-        o, a = self.task.obs_dim, self.task.action_dim
-        for i, over in enumerate(lived.over.mT):
-            ends = torch.nonzero(over)[:, 0].tolist()
-            present = lived.rows[ends[-1] + 1 if ends else 0 :, i].numpy()
-            self._live_again(i, len(ends), present[:, o : o + a])
-            if len(present):
-                self._require(i, present[-1, o + a + 1 : -1])
+    def _act(self, i: int, action: np.ndarray) -> tuple:
+        """Step environment i with an action as it is stored in a row."""
+        return self.environments[i].step(
+            int(action[0]) + self._first_action if self.task.discrete else action
+        )
 
     def state(self) -> dict[str, Tensor]:
-        """All that its future depends on: of every environment, which episode it is in, and its actions."""
-        taken = [np.array(actions, np.float32).reshape(-1, self.task.action_dim) for actions in self._taken]
+        """The number and the actions of every environment's current episode: what its future depends on."""
+        taken = [np.array(actions, np.float32).reshape(-1, self._action_width) for actions in self._taken]
         return {
-            "episodes": torch.tensor(self._begun),
+            "episodes": torch.tensor(self._episodes),
             "lengths": torch.tensor([len(actions) for actions in taken]),
             "actions": torch.from_numpy(np.concatenate(taken)),
             "obs": self.obs.clone(),
         }
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from a state, with nothing kept."""
-        self.forget()
+        """Replay the current episodes of a state. Raises UserError if they come out differently."""
         taken = state["actions"].split(state["lengths"].tolist())
-        for i, (episode, actions) in enumerate(zip(state["episodes"].tolist(), taken, strict=True)):
-            self._live_again(i, episode - 1, actions.numpy())
-            self._require(i, state["obs"][i].numpy())
-
-    def _live_again(self, i: int, episode: int, actions: np.ndarray) -> None:
-        self._begun[i] = episode
-        self._begin(i)
-        self._taken[i] = list(actions)
-        for action in actions:
-            self._obs[i], *_ = self.environments[i].step(action)
-
-    def _require(self, i: int, obs: np.ndarray) -> None:
-        if not np.array_equal(self._obs[i], obs):
+        for i, (episodes, actions) in enumerate(zip(state["episodes"].tolist(), taken, strict=True)):
+            self._episodes[i] = episodes - 1
+            self._begin(i)
+            self._taken[i] = list(actions.numpy())
+            for action in self._taken[i]:
+                self._obs[i], *_ = self._act(i, action)
+        if not torch.equal(self.obs, state["obs"]):
             raise UserError(
-                f"{self.task.env_id} does not repeat an episode here; what was begun must be begun anew"
+                f"{self.task.env_id} does not repeat its episodes on this machine, so the run cannot be resumed; "
+                f"delete its folder and start again"
             )
 
     def close(self) -> None:
@@ -170,12 +164,17 @@ def roll_out(
     key: tuple[int, ...],
     environments: int = 10,
     report: Callable[[int], None] = lambda steps: None,
-) -> Steps:
-    """At least `transitions` steps of a policy, obs [1, n, obs_dim] -> actions [1, n, action_dim]; the same
-    number in every environment, so that short episodes are not favoured."""
-    streams = Streams(task, key, -(-transitions // environments), environments)
-    for _ in range(len(streams.kept.rows)):
-        streams.step(act(streams.obs[None])[0])
+) -> RolloutBuffer:
+    """At least `transitions` steps of a policy, obs [1, n, obs_dim] -> actions [1, n, action_dim].
+
+    Every environment takes the same number of steps, so that short episodes are not favoured.
+    """
+    collector = VectorCollector(task, key, environments)
+    rounds = -(-transitions // environments)
+    rows = torch.empty(rounds, *collector.rows.shape)
+    truncated = torch.empty(rounds, environments, dtype=torch.bool)
+    for i in range(rounds):
+        rows[i], truncated[i] = collector.step(act(collector.obs[None])[0])
         report(environments)
-    streams.close()
-    return streams.kept
+    collector.close()
+    return RolloutBuffer(rows, truncated)

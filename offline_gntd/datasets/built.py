@@ -1,8 +1,10 @@
 """The datasets that this package builds: their names and tasks, how they are stored, and reading them.
 
-Building them is `offline_gntd.collection`; reading needs no algorithm.
+A discrete name such as cartpole-replay is a family with one dataset for each seed: its members are
+cartpole-replay-s0, cartpole-replay-s1 … Building is `offline_gntd.collection`; reading needs no algorithm.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +21,39 @@ DISCRETE_TASKS = {  # reference returns measured by benchmarks/references.py
     "acrobot": Task("Acrobot-v1", 6, 3, True, -498.7, -84.6, "random: 2,000 episodes; expert: converged DQN"),
 }
 SPLITS = ("random", "medium", "medium-replay", "medium-expert", "expert", "full-replay")
-TASKS = {  # every name that can be built
-    **{
-        f"{body}-{kind}{size}": task
-        for body, task in DISCRETE_TASKS.items()
-        for kind in ("replay", "medium-replay")
-        for size in ("", "-small")
-    },
+FAMILIES = {  # one dataset for each seed
+    f"{environment}-{kind}{size}": task
+    for environment, task in DISCRETE_TASKS.items()
+    for kind in ("replay", "medium-replay")
+    for size in ("", "-small")
+}
+MEMBER = re.compile(r"(.+)-s(0|[1-9][0-9]*)")
+DEFAULT_SEEDS = 5  # members of a family that `datasets build` makes
+TASKS = {  # every name that can be built, members of families aside
+    **FAMILIES,
     **{f"{body}-{split}-local": LOCOMOTION[body].task() for body in LOCOMOTION for split in SPLITS},
 }
 FLAGS = ("transitions", "seed", "steps", "algorithm")  # options with a flag of their own on the command line
 
 
+def family_of(name: str) -> str | None:
+    """The family that a name is, or is a member of: cartpole-replay for cartpole-replay-s3; or None."""
+    member = MEMBER.fullmatch(name)
+    family = member[1] if member else name
+    return family if family in FAMILIES else None
+
+
+def is_name(name: str) -> bool:
+    return name in TASKS or family_of(name) is not None
+
+
+def member(name: str, seed: int = 0) -> str:
+    """The name of a family's member; any other name as it is."""
+    return f"{name}-s{seed}" if name in FAMILIES else name
+
+
 def task_of(name: str) -> Task:
+    name = family_of(name) or name
     if name in catalogue.entries():
         raise UserError(f"{name} is not built but fetched, with: offline-gntd datasets fetch {name}")
     if name not in TASKS:
@@ -44,31 +66,43 @@ def path(name: str) -> Path:
 
 
 def minari_id(name: str) -> str:
-    return f"{name}-v0"
+    return f"{member(name)}-v0"
 
 
 def existing(name: str) -> Path:
     if not path(name).exists():
-        raise Missing(f"{name} is not built yet; build it with: offline-gntd datasets build {name}")
+        raise Missing(f"{member(name)} is not built yet; build it with: offline-gntd datasets build {name}")
     return path(name)
 
 
 def store(
-    name: str, rows: np.ndarray, ends: np.ndarray, options: dict[str, Any], provenance: dict[str, Any]
+    name: str,
+    rows: np.ndarray,
+    ends: np.ndarray,
+    options: dict[str, Any],
+    provenance: dict[str, Any],
+    truncated: np.ndarray | None = None,
 ) -> None:
-    """Write rows as a Minari dataset, with the options it was built with and the command that repeats it."""
+    """Write rows as a Minari dataset, with the options it was built with and the command that repeats it.
+
+    rows [N, row_width], ends: where episodes end (exclusive), truncated: see `minari_store.buffers_of`.
+    """
     task = task_of(name)
     facts = options | {"command": f"offline-gntd datasets build {name} {words(options)}"} | provenance
-    minari_store.write(path(name), minari_id(name), task, minari_store.buffers_of(rows, ends, task), facts)
+    buffers = minari_store.buffers_of(rows, ends, task, truncated)
+    minari_store.write(path(name), minari_id(name), task, buffers, facts)
 
 
 def load(name: str) -> Dataset:
-    """A built dataset from its cache, which is made from the Minari dataset if it is missing or outdated."""
-    task = task_of(name)
+    """A built dataset (the first member of a family) from its cache.
+
+    The cache is made from the Minari dataset if it is missing or outdated.
+    """
+    task, name = task_of(name), member(name)
     key = minari_store.fingerprint(existing(name))
 
     def make() -> Dataset:
-        totals: list[tuple[float, int]] = []
+        totals: list[tuple[float, int, bool]] = []
         try:
             about = About(
                 name=name,

@@ -1,9 +1,9 @@
 """The flat cache: a dataset as one memory-mapped float32 matrix, shared by every process that opens it.
 
-A cache folder holds rows.npy [N, row_width], episodes.npy (return and length of each episode) and
-dataset.json, which carries the key of the source it was made from, the rows' sha256 and the stamp (size,
-times) under which that was verified. A cache is always derived from a source, so one that is stale or fails
-verification is thrown away and made anew.
+A cache folder holds rows.npy [N, row_width], episodes.npy (return and length of each episode, and 1 where a
+time limit cut it at its last row) and dataset.json, which carries the key of the source it was made from, the
+sha256 of the data and the stamp (size, times) under which that was verified. A cache is always derived from a
+source, so one that is stale or fails verification is deleted and made again.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from offline_gntd.files import home, read_json, write_json, writing
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 
-FORMAT = 2  # of the folder; another one is made anew
+FORMAT = 3  # of the folder; a cache in another format is made again
 
 
 class Unusable(UserError):
@@ -61,7 +61,7 @@ def write(
 ) -> Dataset:
     """Write a cache folder whole, and open it.
 
-    rows may come in slabs; episodes [E, 2], return and length, is looked at when they have all come.
+    rows may come in slabs; episodes [E, 3] (return, length, truncated) is read after the last slab.
     """
     slabs = [rows] if isinstance(rows, np.ndarray) else rows
     with writing(path) as temporary:
@@ -73,7 +73,7 @@ def write(
             "format": FORMAT,
             "key": key,
             **dataclasses.asdict(about),
-            **summary.description(),
+            **summary.description(truncated_rows(episodes)),
             "episodes_sha256": hashlib.sha256(episodes.tobytes()).hexdigest(),
         }
         description |= {"digest": _digest(description), "stamp": _stamp(temporary / "rows.npy")}
@@ -86,7 +86,19 @@ def in_memory(about: About, rows: np.ndarray, episodes: np.ndarray) -> Dataset:
     rows = np.ascontiguousarray(rows, np.float32)
     summary = Summary(about)
     summary.add(rows)
-    return _dataset(about, rows, np.asarray(episodes, np.float64), summary.description())
+    episodes = np.asarray(episodes, np.float64)
+    return _dataset(about, rows, episodes, summary.description(truncated_rows(episodes)))
+
+
+def truncated_rows(episodes: np.ndarray) -> np.ndarray:
+    """Numbers of the rows at which a time limit cut an episode, from episodes [E, 3]."""
+    return (np.cumsum(episodes[:, 1]).astype(np.int64) - 1)[episodes[:, 2] > 0]
+
+
+def _sha256(rows_hash: Any, truncated: np.ndarray) -> str:
+    """The hash of a dataset: its rows and, where there are any, its truncated rows' numbers."""
+    rows_hash.update(truncated.tobytes())
+    return rows_hash.hexdigest()
 
 
 def read(path: Path, key: str) -> Dataset:
@@ -112,7 +124,7 @@ def read(path: Path, key: str) -> Dataset:
         if hashlib.sha256(episodes.tobytes()).hexdigest() != description["episodes_sha256"]:
             raise ValueError("its episodes have been changed")
         if description["stamp"] != _stamp(path / "rows.npy"):
-            if hashlib.sha256(rows.data).hexdigest() != description["sha256"]:
+            if _sha256(hashlib.sha256(rows.data), truncated_rows(episodes)) != description["sha256"]:
                 raise ValueError("its rows do not have their sha256")
             with contextlib.suppress(UserError):  # a cache that is only to be read is verified each time
                 write_json(path / "dataset.json", description | {"stamp": _stamp(path / "rows.npy")})
@@ -150,13 +162,13 @@ class Summary:
         self.sum += obs.sum(axis=0)
         self.squares += np.einsum("ij,ij->j", obs, obs)
 
-    def description(self) -> dict[str, Any]:
+    def description(self, truncated: np.ndarray) -> dict[str, Any]:
         if self.shift is None or not self.count:
             raise UserError(f"{self.name} holds no transitions")
         mean = self.sum / self.count
         variance = np.maximum(self.squares / self.count - mean**2, 0.0)
         return {
-            "sha256": self.hash.hexdigest(),
+            "sha256": _sha256(self.hash, truncated),
             "obs_mean": (self.shift + mean).astype(np.float32).tolist(),
             "obs_std": np.sqrt(variance).astype(np.float32).tolist(),
         }
@@ -191,6 +203,7 @@ def _dataset(about: About, rows: np.ndarray, episodes: np.ndarray, summary: dict
         sha256=summary["sha256"],
         episode_returns=episodes[:, 0],
         episode_lengths=episodes[:, 1].astype(int),
+        truncated=truncated_rows(episodes),
         obs_mean=np.asarray(summary["obs_mean"], np.float32),
         obs_std=np.asarray(summary["obs_std"], np.float32),
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from offline_gntd.datasets import built, catalogue, conversion, d4rl, hdf5, loading, minari_store
+from offline_gntd.datasets import authors, built, catalogue, conversion, d4rl, hdf5, loading, minari_store
 from offline_gntd.datasets.d4rl import Recording
 from offline_gntd.datasets.dataset import About
 from offline_gntd.datasets.download import locate
@@ -72,6 +72,8 @@ def check(source: str | Path, env: str | None = None, episode_limit: int | None 
         return _check_minari(built.existing(str(source)), str(source), built.task_of(str(source)))
     if kind == "imported":
         return _check_imported(str(source))
+    if kind == "authors":
+        return _check_authors(Path(source), env, episode_limit)
     return _check_minari(minari_store.existing(str(source)), str(source), None, env)
 
 
@@ -81,6 +83,21 @@ def _check_imported(name: str) -> Report:
         task, _ = loading.imported_task(name)
         report.env_id = task.env_id
         _examine_recording(report, loading.imported_recording(name), Identity(task, "imported"))
+    except UserError as error:
+        report.add("error", "unreadable", str(error))
+    return report
+
+
+def _check_authors(path: Path, env: str | None, episode_limit: int | None) -> Report:
+    report = Report(str(path), str(path))
+    task, limit = loading.authors_task(path, env, episode_limit)
+    report.env_id = task.env_id
+    try:
+        rows, episodes = authors.read(path, task, limit)
+        report.steps = report.transitions = len(rows)
+        if _all_finite(report, rows):
+            _examine_rows(report, rows, task)
+            _examine_returns(report, episodes, task)
     except UserError as error:
         report.add("error", "unreadable", str(error))
     return report
@@ -276,7 +293,7 @@ def _examine_qpos(report: Report, columns: Mapping[str, Any]) -> None:
 
 
 def _examine_minari(report: Report, folder: Path, task: Task) -> None:
-    totals: list[tuple[float, int]] = []
+    totals: list[tuple[float, int, bool]] = []
     unended, inside = 0, 0
     low: np.ndarray | None = None
     high: np.ndarray | None = None
@@ -296,12 +313,7 @@ def _examine_minari(report: Report, folder: Path, task: Task) -> None:
     if not len(rows):
         report.add("error", "empty", "it has no episodes")
         return
-    wrong = ~np.isfinite(rows).all(axis=1)
-    if wrong.any():
-        message = (
-            f"{int(wrong.sum()):,} transitions hold NaN or infinite values, first {int(np.argmax(wrong)):,}"
-        )
-        report.add("error", "not-finite", message)
+    if not _all_finite(report, rows):
         return
     if not task.discrete and low is not None and high is not None:
         actions = rows[:, task.obs_dim : task.obs_dim + task.action_dim]
@@ -321,6 +333,16 @@ def _examine_minari(report: Report, folder: Path, task: Task) -> None:
 
 
 # ---- rows and returns of any dataset ----
+
+
+def _all_finite(report: Report, rows: np.ndarray) -> bool:
+    wrong = ~np.isfinite(rows).all(axis=1)
+    if wrong.any():
+        message = (
+            f"{int(wrong.sum()):,} transitions hold NaN or infinite values, first {int(np.argmax(wrong)):,}"
+        )
+        report.add("error", "not-finite", message)
+    return not wrong.any()
 
 
 def _examine_rows(report: Report, rows: np.ndarray, task: Task) -> None:

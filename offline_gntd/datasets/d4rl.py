@@ -44,11 +44,14 @@ class Recording:
         return ends if len(ends) and ends[-1] == len(self) else np.append(ends, len(self))
 
     def episodes(self) -> np.ndarray:
-        """Return and length of every episode, rows left out of the transitions included: [episodes, 2]."""
+        """Return, length and truncation of every episode [episodes, 3]; rows left out of the transitions count.
+
+        No transition is truncated: a row marked as a timeout is left out.
+        """
         ends = self.ends
         starts = np.concatenate([[0], ends[:-1]])
         returns = np.add.reduceat(self.rewards.astype(np.float64), starts)
-        return np.stack([returns, ends - starts], axis=1)
+        return np.stack([returns, ends - starts, np.zeros(len(ends))], axis=1)
 
     def transitions(self, rows_at_once: int = SLAB) -> Iterator[np.ndarray]:
         """Float32 rows obs | action | reward | next_obs | terminated, some at a time."""

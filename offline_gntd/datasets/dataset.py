@@ -21,7 +21,7 @@ class About:
 
     name: str  # safe as a folder's name
     task: Task
-    origin: str  # built | d4rl | minari | imported | file | dict | online
+    origin: str  # built | d4rl | minari | imported | file | dict | authors | online
     source: str = ""  # what `load` takes to open it again: a name, or a file's full path
     stands_for: str | None = None  # the D4RL id it is, or by its file's name is meant to be
     version: str | None = None  # v0 | v1 | v2 of a D4RL set, vN of a Minari set
@@ -32,9 +32,10 @@ class About:
 @dataclass(frozen=True, kw_only=True)
 class Dataset(About):
     rows: Tensor  # [N, row_width] float32, memory-mapped: obs | action | reward | next_obs | terminated
-    sha256: str  # of the rows' bytes
+    sha256: str  # of the rows' bytes, and of the truncated rows' numbers where there are any
     episode_returns: np.ndarray  # [episodes]
     episode_lengths: np.ndarray  # [episodes]
+    truncated: np.ndarray  # numbers of the rows at which a time limit cut an episode, which did not terminate
     obs_mean: np.ndarray  # [obs_dim] float32, over the rows' obs
     obs_std: np.ndarray  # [obs_dim] float32, without any addition
 

@@ -12,10 +12,11 @@ HISTOGRAM_WIDTH = 40
 
 def listing() -> str:
     """Every name there is, and which are here."""
-    ours = {built.minari_id(name) for name in built.TASKS}
-    theirs = [identifier for identifier in minari_store.local_ids() if identifier not in ours]
+    local_ids = minari_store.local_ids()
+    ours = [identifier for identifier in local_ids if built.is_name(identifier.removesuffix("-v0"))]
+    theirs = [identifier for identifier in local_ids if identifier not in ours]
     lines = ["      built with: offline-gntd datasets build NAME"]
-    lines += [f"{_here(built.path(name).exists())}{name}" for name in built.TASKS]
+    lines += [_built_line(name, ours) for name in built.TASKS]
     lines += ["", "      D4RL, got with: offline-gntd datasets fetch NAME"]
     for entry in catalogue.entries().values():
         here = download.is_here(entry) or cache.folder(entry.id).exists()
@@ -28,8 +29,16 @@ def listing() -> str:
     own = user_datasets.sources()
     if own:
         lines += ["", "      imported", *(f"{_here(True)}{name:<32} {own[name].env_id}" for name in own)]
-    lines += ["", "      and any HDF5 file in D4RL's layout, by its path"]
+    lines += ["", "      and by its path, any HDF5 file in D4RL's layout or buffer of the paper's authors"]
     return "\n".join(lines)
+
+
+def _built_line(name: str, local_ids: list[str]) -> str:
+    """A name that can be built; of a family, also the number of members that are here."""
+    if name not in built.FAMILIES:
+        return f"{_here(built.minari_id(name) in local_ids)}{name}"
+    members = sum(built.family_of(identifier.removesuffix("-v0")) == name for identifier in local_ids)
+    return f"{_here(members > 0)}{name:<32} {members or 'no'} members: {name}-s0 …"
 
 
 def _here(there: bool) -> str:
@@ -46,7 +55,7 @@ def headline(dataset: Dataset) -> str:
 
 def card(dataset: Dataset) -> str:
     task, returns, lengths = dataset.task, dataset.episode_returns, dataset.episode_lengths
-    terminated = int(dataset.transitions.terminated.sum())
+    terminated, truncated = int(dataset.transitions.terminated.sum()), len(dataset.truncated)
     actions = (
         f"{task.action_dim} discrete actions" if task.discrete else f"{task.action_dim}-dimensional actions"
     )
@@ -59,7 +68,7 @@ def card(dataset: Dataset) -> str:
         f"returns       mean {returns.mean():.1f}, median {np.median(returns):.1f}, "
         f"from {returns.min():.1f} to {returns.max():.1f}; mean score {task.score(returns.mean()):.1f}",
         f"episodes      mean length {lengths.mean():.1f}, longest {lengths.max()}; "
-        f"{terminated:,} transitions are terminal",
+        f"{terminated:,} transitions are terminal, {truncated:,} cut by the time limit",
         *(f"known issue   {note}" for note in dataset.notes),
         "",
         "return histogram (episodes)",
@@ -127,12 +136,7 @@ def _building(dataset: Dataset) -> list[str]:
         times = ", ".join(f"{part} {seconds:,.0f}" for part, seconds in training["seconds"].items())
         amounts = f"{facts['steps']:,} steps, {training['updates']:,} updates"
         lines.append(f"training      {amounts}; seconds: {times}")
-    for title, key in (("trainings", "trainings"), ("not used", "missed")):
-        for training in facts.get(key, ()):
-            lines.append(
-                f"{title:<13} seed {training['seed']}: {training['rows']:,} rows, "
-                f"greedy return at the end {training['greedy_return']:.1f}"
-            )
-            title = ""
+    if "last_return" in facts:
+        lines.append(f"training      mean return {facts['mean_return']:.1f}, seed {facts['seed']}")
     versions = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
     return [*lines, f"versions      {versions}"]

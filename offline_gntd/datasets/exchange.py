@@ -19,7 +19,7 @@ def fetch(name: str, from_file: Path | None = None, quiet: bool = False) -> Path
     entry = catalogue.entries().get(name)
     if entry:
         return download.adopt(entry, from_file) if from_file else download.fetch(entry, quiet)
-    if name in built.TASKS:
+    if built.is_name(name):
         raise UserError(f"{name} is not fetched but built, with: offline-gntd datasets build {name}")
     if not minari_store.is_id(name) or "/" not in name:
         raise unknown("dataset", name, catalogue.entries(), "See: offline-gntd datasets list")
@@ -40,6 +40,8 @@ def convert(
     wanted = {"minari": ("d4rl", "file"), "d4rl": ("minari", "built")}
     if kind == "imported":
         raise UserError(f"{source} is imported: have its file write the format it is wanted in")
+    if kind == "authors":
+        raise UserError(f"{source} cannot be converted: convert takes D4RL files and Minari datasets")
     if kind not in wanted[to]:
         raise UserError(f"{source} is in that format already; convert takes --format minari or d4rl")
     if to == "minari":

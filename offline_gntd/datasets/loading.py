@@ -13,7 +13,17 @@ import numpy as np
 from tqdm import tqdm
 
 from offline_gntd import extensions
-from offline_gntd.datasets import built, cache, catalogue, conversion, d4rl, hdf5, minari_store, user_datasets
+from offline_gntd.datasets import (
+    authors,
+    built,
+    cache,
+    catalogue,
+    conversion,
+    d4rl,
+    hdf5,
+    minari_store,
+    user_datasets,
+)
 from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.d4rl import Recording
 from offline_gntd.datasets.dataset import About, Dataset
@@ -31,10 +41,11 @@ def load(
 ) -> Dataset:
     """Open a dataset.
 
-    source         hopper-medium-v2 (D4RL), mujoco/hopper/medium-v0 (Minari), cartpole-replay (built), a name
-                   in an imported file, the path of an HDF5 file in D4RL's layout, or the dict of d4rl's
-                   env.get_dataset()
-    env            hopper, Hopper-v4 …: what a file or a dict that does not say it itself was recorded in
+    source         hopper-medium-v2 (D4RL), mujoco/hopper/medium-v0 (Minari), cartpole-replay-s0 (built;
+                   cartpole-replay is its first member), a name in an imported file, the path of an HDF5 file
+                   in D4RL's layout, the path of a buffer of the paper's authors (`datasets.authors`), or the
+                   dict of d4rl's env.get_dataset()
+    env            hopper, Hopper-v4, cartpole …: the environment, if a file or dict does not name it
     episode_limit  steps, for data that has neither timeouts nor next_observations
     """
     if isinstance(source, Mapping):
@@ -48,21 +59,26 @@ def load(
         return _load_minari(str(source), env)
     if kind == "imported":
         return _load_imported(str(source))
+    if kind == "authors":
+        return _load_authors(Path(source), env, episode_limit)
     return _load_file(Path(source), env, episode_limit)
 
 
 def kind_of(source: str | Path) -> str:
-    """built | d4rl | imported | minari | file; Missing for a Minari id not here, an error for anything else.
+    """built | d4rl | imported | authors | minari | file; Missing for a Minari id not here, else an error.
 
     D4RL's ids and ours come first, so that nothing else is ever taken for one of them.
     """
     name = str(source)
-    if isinstance(source, str) and name in built.TASKS:
+    if isinstance(source, str) and built.is_name(name):
         return "built"
     if isinstance(source, str) and name in catalogue.entries():
         return "d4rl"
     if isinstance(source, str) and name in user_datasets.sources():
         return "imported"
+    if authors.is_buffer(Path(name)):
+        authors.require_files(Path(name))
+        return "authors"
     if isinstance(source, Path) or Path(name).is_file() or name.endswith(FILE_SUFFIXES):
         hdf5.check_is_file(Path(source))
         return "file"
@@ -161,7 +177,7 @@ def _refuse_contradiction(name: str, environment: str, env: str | None) -> None:
 def name_of(path: Path, identity: Identity) -> str:
     """A file's own name; never one that stands for something else."""
     name = safe(path.stem)
-    taken = name in built.TASKS or name in catalogue.entries()
+    taken = built.is_name(name) or name in catalogue.entries()
     return f"{name}-file" if taken and not (identity.entry and identity.entry.id == name) else name
 
 
@@ -192,6 +208,40 @@ def _cache_file(path: Path, identity: Identity, about: About, folder: Path, key:
         for note in about.notes:  # said once, when the data is first read
             tqdm.write(f"note on {about.name}: {note}", file=sys.stderr)
         return cache.write(folder, about, key, recording.transitions(), recording.episodes())
+
+
+def _load_authors(path: Path, env: str | None, episode_limit: int | None) -> Dataset:
+    task, limit = authors_task(path, env, episode_limit)
+    files = {file.name: sha256_of(file) for file in authors.files_of(path)}
+    parts = [files, dataclasses.asdict(task), limit]
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    full = str(path.resolve())
+    name = safe(path.stem if path.suffix == ".npz" else path.name)
+    about = About(name=name, task=task, origin="authors", source=full, provenance={"files": files})
+    folder = cache.folder(f"{name}-{hashlib.sha256(full.encode()).hexdigest()[:8]}")
+    return cache.cached(
+        folder, key, lambda: cache.write(folder, about, key, *authors.read(path, task, limit))
+    )
+
+
+def authors_task(path: Path, env: str | None, episode_limit: int | None) -> tuple[Task, int | None]:
+    """The task and the episode limit of a buffer, by its file's name (CartPole-v1_0_Replay) or by `env`."""
+    _check_limit(episode_limit)
+    named = [name for name in built.DISCRETE_TASKS if name in path.name.lower()]
+    given = [name for name, task in built.DISCRETE_TASKS.items() if env in (name, task.env_id)]
+    if named and env is not None and given != named:
+        raise UserError(f"{path.name} is of {named[0]}, but --env says {env}")
+    if not named and env is None:
+        raise UserError(
+            f"{path} does not name its environment; name it with --env, or in the file's name: "
+            f"{', '.join(built.DISCRETE_TASKS)}"
+        )
+    if named or given:
+        task = built.DISCRETE_TASKS[(named or given)[0]]
+        return task, episode_limit or _limit_of(task.env_id)
+    assert env is not None
+    task, limit = task_named(env)
+    return task, episode_limit or limit
 
 
 def _load_dict(arrays: Mapping[str, np.ndarray], env: str | None, episode_limit: int | None) -> Dataset:
@@ -225,7 +275,7 @@ def _load_minari(minari_id: str, env: str | None) -> Dataset:
         if conversion.NOTE in notes:  # a D4RL file in another form: its own boundary rule holds
             recording, converted = conversion.recording_in(folder, about)
             return cache.write(stored, converted, key, recording.transitions(), recording.episodes())
-        totals: list[tuple[float, int]] = []
+        totals: list[tuple[float, int, bool]] = []
         return cache.write(stored, about, key, minari_store.transitions(folder, task, totals), totals)
 
     return cache.cached(stored, key, make)

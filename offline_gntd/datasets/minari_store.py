@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,13 +21,13 @@ from offline_gntd.datasets import hdf5
 from offline_gntd.datasets.dataset import Missing
 from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.datasets.hdf5 import SLAB
+from offline_gntd.datasets.names import MINARI_ID
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import make, task_of, task_of_spaces
 from offline_gntd.files import home, read_json, writing
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 
-ID = re.compile(r"(?:[-_\w]+/)*[-_\w]+-v\d+")
 OURS = "offline_gntd"  # the key of our own notes in a dataset's metadata
 
 
@@ -43,7 +42,7 @@ def user_root() -> Path:
 
 
 def is_id(name: str) -> bool:
-    return ID.fullmatch(name) is not None
+    return MINARI_ID.fullmatch(name) is not None
 
 
 def find(minari_id: str) -> Path | None:
@@ -136,14 +135,15 @@ def episodes(folder: Path) -> Iterator[tuple[Any, Any, Any]]:
             yield episode, dataset.observation_space, dataset.action_space
 
 
-def transitions(folder: Path, task: Task, totals: list[tuple[float, int]]) -> Iterator[np.ndarray]:
-    """Rows in slabs; every episode's return and length is added to `totals` on the way."""
+def transitions(folder: Path, task: Task, totals: list[tuple[float, int, bool]]) -> Iterator[np.ndarray]:
+    """Rows in slabs. Each episode's return, length and truncation at its last row are appended to `totals`."""
     slab: list[np.ndarray] = []
     waiting = 0
     for episode, *spaces in episodes(folder):
         with _as_user_error(folder):
             rows = _rows(episode, *spaces)
-            totals.append((float(np.sum(episode.rewards, dtype=np.float64)), len(rows)))
+            truncated = bool(episode.truncations[-1]) and not bool(episode.terminations[-1])
+            totals.append((float(np.sum(episode.rewards, dtype=np.float64)), len(rows), truncated))
         if rows.shape[1] != row_width(task):
             raise UserError(f"{folder} is not of {task.env_id}: its rows have {rows.shape[1]} columns")
         slab.append(rows)
@@ -191,16 +191,22 @@ def write(
     environment.close()
 
 
-def buffers_of(rows: np.ndarray, ends: np.ndarray, task: Task) -> list[Any]:
-    """Rows [N, row_width] as episode buffers; one whose last row is not terminated is truncated there."""
+def buffers_of(
+    rows: np.ndarray, ends: np.ndarray, task: Task, truncated: np.ndarray | None = None
+) -> list[Any]:
+    """Rows [N, row_width] as episode buffers, one for each episode that ends (exclusively) at `ends`.
+
+    truncated [N] bool marks rows cut by the time limit; without it, an episode whose last row is not
+    terminated is truncated there.
+    """
     from minari.data_collector import EpisodeBuffer
 
     obs, action, reward, next_obs, terminated = _columns(rows, task)
     buffers: list[Any] = []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         over = terminated[start:end].astype(bool)
-        truncated = np.zeros(end - start, bool)
-        truncated[-1] = not over[-1]
+        cut = np.zeros(end - start, bool)
+        cut[-1] = not over[-1] if truncated is None else truncated[end - 1]
         buffers.append(
             EpisodeBuffer(
                 id=len(buffers),
@@ -208,7 +214,7 @@ def buffers_of(rows: np.ndarray, ends: np.ndarray, task: Task) -> list[Any]:
                 actions=action[start:end],
                 rewards=reward[start:end],
                 terminations=over,
-                truncations=truncated,
+                truncations=cut,
                 infos={},
             )
         )

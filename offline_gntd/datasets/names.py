@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-FILE_SUFFIXES = (".hdf5", ".h5")
+FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
+SEED = "{seed}"  # in the name or path of a family of datasets, one for each seed
+MINARI_ID = re.compile(r"(?:[-_\w]+/)*[-_\w]+-v\d+")
 
 
 def safe(text: str) -> str:
@@ -12,6 +14,14 @@ def safe(text: str) -> str:
 
 
 def results_name(source: str) -> str:
-    """What results on a dataset are filed under: a file's own name, or the dataset's."""
+    """The name under which results on a dataset are filed: its own, or that of its file without the suffix.
+
+    A family is filed under one name, without the seed: buffers/CartPole-v1_{seed}_Replay is
+    CartPole-v1_Replay, and cartpole-replay-s{seed} is cartpole-replay.
+    """
+    source = re.sub(r"[-_.](?:s|seed)?\{seed\}|\{seed\}", "", source)
     path = Path(source)
-    return safe(path.stem if path.suffix in FILE_SUFFIXES else source)
+    if path.suffix in FILE_SUFFIXES:
+        return safe(path.stem)
+    is_path = "/" in source and not MINARI_ID.fullmatch(source)
+    return safe(path.name if is_path else source)

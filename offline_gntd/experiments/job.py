@@ -20,7 +20,7 @@ from offline_gntd.experiments import planning, trackers
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.lock import Held, Lock
 from offline_gntd.experiments.record import LOG, Record, read_description
-from offline_gntd.experiments.sources import Source, source_of
+from offline_gntd.experiments.sources import Source, sources_of
 from offline_gntd.files import Unwritable, home
 
 REPORT_SECONDS = 0.5  # between two words on how far a run is
@@ -66,14 +66,14 @@ def attempt(
     options: Options,
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
-    source: Source | None = None,
+    sources: tuple[Source, ...] | None = None,
 ) -> Ending:
     from offline_gntd.experiments.run import Stopped
 
     try:
         with Lock(cell.folders()) as lock, _logged(cell) as log:
             try:
-                return _run(cell, options, report, stopping, source, lock)
+                return _run(cell, options, report, stopping, sources, lock)
             except (Held, Stopped, Unwritable):
                 raise
             except Exception as error:
@@ -89,15 +89,15 @@ def attempt(
         return Ending(cell, "unwritable", str(error))
 
 
-def _run(cell: Cell, options: Options, report, stopping, source: Source | None, lock: Lock) -> Ending:
+def _run(cell: Cell, options: Options, report, stopping, sources: tuple[Source, ...] | None, lock: Lock) -> Ending:
     from offline_gntd.experiments.run import Run
     from offline_gntd.processes import prepare
 
     prepare()
-    source = source_of(cell) if source is None else source
-    if planning.state(cell, source.sha256) == "finished":
+    sources = sources_of(cell) if sources is None else sources
+    if planning.state(cell, [source.sha256 for source in sources]) == "finished":
         return Ending(cell, "finished")
-    run = Run(cell, options.device, source)
+    run = Run(cell, options.device, sources)
     last_report = -REPORT_SECONDS
 
     def tell(step: int, score: float | None) -> None:

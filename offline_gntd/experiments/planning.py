@@ -7,7 +7,7 @@ from offline_gntd.datasets import Missing
 from offline_gntd.experiments import compatibility, results
 from offline_gntd.experiments.definitions import Cell, Experiment
 from offline_gntd.experiments.record import FINISHED, Record, read_description
-from offline_gntd.experiments.sources import source_of
+from offline_gntd.experiments.sources import Source, sources_of
 
 
 @dataclass
@@ -22,37 +22,38 @@ def plan(experiment: Experiment, redo: bool = False) -> Plan:
     """Sort a grid's cells; with `redo`, what is stale is to be run. Unfit data is said here."""
     made = Plan()
     cells, sources, absent = experiment.cells(), {}, {}
-    for cell in {(cell.source, cell.online): cell for cell in cells}.values():
+    for cell in {(cell.source, cell.online, cell.seeds): cell for cell in cells}.values():
         try:
-            sources[cell.source] = source_of(cell)
+            sources[cell.source, cell.seeds] = sources_of(cell)
         except Missing as error:
-            absent[cell.source] = error
+            absent[cell.source] = error  # of the highest seeds
     shipped = results.read_shipped(experiment.name)
     runs = shipped.runs.to_dict("records") if shipped else []
     shipped_runs = {(run["dataset"], run["algorithm"], run["seed"]): run for run in runs}
     for cell in cells:
-        source = sources.get(cell.source)
-        found = state(cell, None if source is None else source.sha256, shipped_runs)
+        here: tuple[Source, ...] = sources.get((cell.source, cell.seeds), ())
+        found = state(cell, [source.sha256 for source in here], shipped_runs)
         if found == "finished":
             made.finished.append(cell)
         elif found == "stale" and not redo:
             made.stale.append(cell)
         else:
             made.todo.append(cell)
-            if source is not None:
-                compatibility.check(cell, source)
+            if here:
+                compatibility.check(cell, here[0])
             else:
                 made.missing[cell.source] = absent[cell.source]
     return made
 
 
-def state(cell: Cell, dataset_sha256: str | None, shipped_runs: dict[tuple, dict] | None = None) -> str:
+def state(cell: Cell, dataset_sha256s: list[str | None], shipped_runs: dict[tuple, dict] | None = None) -> str:
     """finished | stale | missing: by the run's folder, else by what was shipped with the same hashes.
 
-    Where the data is not here, or none is needed, its hash is None and not compared.
+    dataset_sha256s  one per seed; None where no data is needed, and empty where the data is not here: then
+                     the hashes are not compared
     """
     states = set()
-    for seed in cell.seeds:
+    for seed, dataset_sha256 in zip(cell.seeds, dataset_sha256s or [None] * len(cell.seeds), strict=True):
         local = read_description(cell.folder(seed)) or {}
         if local.get("status") in FINISHED:
             states.add("finished" if _matches(local, cell, dataset_sha256) else "stale")
@@ -65,7 +66,7 @@ def state(cell: Cell, dataset_sha256: str | None, shipped_runs: dict[tuple, dict
 def finished(cell: Cell) -> bool:
     """Whether a cell's runs are at their end, with the data as it is now."""
     try:
-        return state(cell, source_of(cell).sha256) == "finished"
+        return state(cell, [source.sha256 for source in sources_of(cell)]) == "finished"
     except Missing:
         return False
 

@@ -21,10 +21,10 @@ from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import Dataset
 from offline_gntd.evaluation import Evaluator
 from offline_gntd.experiments import provenance
-from offline_gntd.experiments.batches import experience
+from offline_gntd.experiments.batches import batches_of
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.record import Record, read_description
-from offline_gntd.experiments.sources import Source, source_of
+from offline_gntd.experiments.sources import Source, sources_of
 from offline_gntd.tensors import Unreadable
 
 LARGEST_VALUE = 1e6  # |Q| past this has diverged
@@ -40,13 +40,13 @@ class Stopped(Exception):
 
 
 class Run:
-    def __init__(self, cell: Cell, device: str = "cpu", source: Source | None = None):
+    def __init__(self, cell: Cell, device: str = "cpu", sources: tuple[Source, ...] | None = None):
         self.cell, self.device = cell, device
-        self.source = source_of(cell) if source is None else source
-        self.config, self.task = cell.config, self.source.task
+        self.sources = sources_of(cell) if sources is None else sources  # one per seed
+        self.config, self.task = cell.config, self.sources[0].task
         self.generators = [torch.Generator(device).manual_seed(seed) for seed in cell.seeds]
-        self.experience = experience(self.source, self.config, cell.seeds, self.generators, device)
-        self.agent = self.config.agent(self.task, self.generators, self.experience.statistics)
+        self.batches = batches_of(self.sources, self.config, cell.seeds, self.generators)
+        self.agent = self.config.agent(self.task, self.generators, self.batches.statistics)
         self.evaluator = Evaluator(self.task, cell.seeds, cell.protocol.evaluate_episodes)
         self.records = [Record(cell.folder(seed)) for seed in cell.seeds]
         self.step = 0
@@ -70,7 +70,7 @@ class Run:
             self._execute(report, stopping, checkpoint_seconds)
         finally:
             self.evaluator.close()
-            self.experience.close()
+            self.batches.close()
 
     def _execute(
         self,
@@ -109,7 +109,8 @@ class Run:
     def _train(self, until: int) -> None:
         wall, cpu = time.perf_counter(), time.process_time()
         while self.step < until:
-            self.last = self.agent.update(self.experience.batch(self.agent))
+            batch = self.batches.batch(self.agent)
+            self.last = {} if batch is None else self.agent.update(batch)
             self.step += 1
         if self.device != "cpu":
             torch.cuda.synchronize()
@@ -123,7 +124,7 @@ class Run:
         """Score every seed that has not diverged; the mean score."""
         began = time.perf_counter()
         seen = {name: values.reshape(len(values), -1).mean(1) for name, values in self.last.items()}
-        metrics = seen | self.agent.measure(self.experience.transitions)
+        metrics = seen | self.agent.measure(self.batches.transitions)
         metrics = {name: values.tolist() for name, values in metrics.items()}
         if "kfac_seconds" in metrics:
             metrics["kfac_seconds_share"] = self._curvature_share(metrics.pop("kfac_seconds"))
@@ -131,7 +132,7 @@ class Run:
         self.timing["evaluation_seconds"] += time.perf_counter() - began
         scores = []
         for i, record in enumerate(self.records):
-            row = {name: values[i] for name, values in metrics.items()} | self.experience.metrics(i)
+            row = {name: values[i] for name, values in metrics.items()} | self.batches.metrics(i)
             if record.diverged:
                 continue
             if not all(map(math.isfinite, row.values())) or row.get("largest_value", 0.0) > LARGEST_VALUE:
@@ -168,7 +169,7 @@ class Run:
         }
         return {
             **{name: tensor.clone() for name, tensor in state.items()},
-            **self.experience.state(i),
+            **self.batches.state(i),
             "generator": self.generators[i].get_state(),
         }
 
@@ -199,8 +200,8 @@ class Run:
 
     def _same_run(self) -> bool:
         """Whether what is on disk was made by this very cell, from this very data."""
-        wanted = self._description(self.records[0])
         for record in self.records:
+            wanted = self._description(record)
             found = read_description(record.folder) or {}
             if any(found.get(key) != wanted[key] for key in ("config_hash", "dataset_sha256")):
                 return False
@@ -222,17 +223,18 @@ class Run:
         restore(self.agent, states)
         for generator, state in zip(self.generators, states, strict=True):
             generator.set_state(state["generator"])
-        self.experience.restore(states)
+        self.batches.restore(states)
         self.step, self._timed = step, (0.0, self.timing["training_seconds"])
 
     def _description(self, record: Record) -> dict[str, Any]:
-        cell, source = self.cell, self.source
+        cell, i = self.cell, self.records.index(record)
+        source = self.sources[i]
         return {
             "experiment": cell.experiment,
             "dataset": cell.dataset,
             "algorithm": cell.algorithm,
             "label": preset(cell.algorithm).label,
-            "seed": cell.seeds[self.records.index(record)],
+            "seed": cell.seeds[i],
             "status": "running",
             "config": to_dict(self.config),
             "config_hash": cell.config_hash,

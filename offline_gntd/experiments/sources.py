@@ -1,10 +1,11 @@
-"""What a cell learns from: a dataset or, for an algorithm that collects its own batches, an environment."""
+"""What a cell learns from: a dataset per seed or, for an online algorithm, an environment."""
 
 import warnings
 
 import gymnasium
 
-from offline_gntd.datasets import Arena, Dataset, Missing, load
+from offline_gntd.datasets import Arena, Dataset, Missing, built, load
+from offline_gntd.datasets.names import SEED
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import task_of
 from offline_gntd.experiments.definitions import Cell
@@ -12,33 +13,65 @@ from offline_gntd.experiments.definitions import Cell
 Source = Dataset | Arena
 
 
-def source_of(cell: Cell) -> Source:
+def is_family(source: str) -> bool:
+    """Whether each seed has its own dataset: cartpole-replay, or a name or path with {seed} in it."""
+    return source in built.FAMILIES or SEED in source
+
+
+def member_of(source: str, seed: int) -> str:
+    """The name or path of a seed's dataset; that of a dataset all seeds share is returned unchanged."""
+    return built.member(source, seed).replace(SEED, str(seed))
+
+
+def sources_of(cell: Cell) -> tuple[Source, ...]:
+    """One source per seed; the same object where seeds share their data.
+
+    Raises Missing if data with a known name is not here, and UserError if the name is wrong.
+    """
     if cell.online:
-        return _arena(cell)
+        return (_online_env(cell),) * len(cell.seeds)
+    if not is_family(cell.source):
+        return (_dataset(cell, cell.source),) * len(cell.seeds)
     try:
-        return load(cell.source)
+        sources = tuple(_dataset(cell, member_of(cell.source, seed)) for seed in cell.seeds)
+    except Missing as error:
+        if cell.source not in built.FAMILIES:
+            raise
+        command = f"offline-gntd datasets build {cell.source} --seeds {max(cell.seeds) + 1}"
+        raise Missing(f"{cell.source} is not built for every seed; build it with: {command}") from error
+    for source in sources[1:]:
+        if source.task != sources[0].task:
+            raise UserError(
+                f"the datasets of a family must have one task: {sources[0].name} is of "
+                f"{sources[0].task.env_id}, {source.name} of {source.task.env_id}"
+            )
+    return sources
+
+
+def _dataset(cell: Cell, name: str) -> Dataset:
+    try:
+        return load(name)
     except Missing:
         raise
     except UserError as error:
-        if _no_environment(cell.source):
+        if _why_no_environment(name):
             raise
         raise UserError(
-            f"{cell.source} is an environment, and {cell.algorithm} learns from a dataset; "
+            f"{name} is an environment, and {cell.algorithm} learns from a dataset; "
             "see: offline-gntd datasets list"
         ) from error
 
 
-def _arena(cell: Cell) -> Arena:
-    if reason := _no_environment(cell.source):
+def _online_env(cell: Cell) -> Arena:
+    if reason := _why_no_environment(cell.source):
         raise UserError(
-            f"{cell.algorithm} collects its own batches, in an environment such as Hopper-v5, "
-            f"and {cell.source!r} is none: {reason}"
+            f"{cell.algorithm} learns in an environment such as Hopper-v5, not from {cell.source!r}: {reason}"
         )
     return Arena(name=cell.dataset, task=task_of(cell.source), origin="online", source=cell.source)
 
 
-def _no_environment(name: str) -> str:
-    """Why gymnasium has no environment of this name; nothing where it has."""
+def _why_no_environment(name: str) -> str:
+    """Why gymnasium has no environment of this name; empty if it has one."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # out-of-date versions are chosen on purpose

@@ -27,7 +27,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.job import Ending, Options, Progress, attempt, died
 from offline_gntd.experiments.lock import Held, Lock
-from offline_gntd.experiments.sources import Source, source_of
+from offline_gntd.experiments.sources import Source, sources_of
 from offline_gntd.files import home, remove, write_bytes
 
 STOP_SECONDS = 1.0  # between two looks at whether to stop
@@ -49,7 +49,7 @@ class Ray:
         self.ship = ship  # None: find out
         self.token = home().resolve() / f".seen-{uuid.uuid4().hex}"  # by the nodes that share the folder
         self.tasks: dict[ray.ObjectRef, Cell] = {}
-        self.data: dict[str, ray.ObjectRef] = {}  # what was shipped
+        self.data: dict[tuple, ray.ObjectRef] = {}  # what was shipped
         self.locks: dict[Cell, Lock] = {}  # of what was shipped: no node sees them
         self.refused: list[Ending] = []
 
@@ -114,15 +114,19 @@ class Ray:
     def stop(self) -> None:
         ray.get(self.desk.stop.remote())
 
-    def _ship(self, cell: Cell) -> Any:
-        if cell.source not in self.data:
-            source: Any = source_of(cell)
+    def _ship(self, cell: Cell) -> list[ray.ObjectRef]:
+        """The cell's sources, one per seed; each is put into Ray's store once."""
+        return [self._put(source) for source in sources_of(cell)]
+
+    def _put(self, source: Any) -> Any:
+        key = (source.source, source.sha256)
+        if key not in self.data:
             if isinstance(source, Dataset):
                 # Ray shares arrays between the processes of a node, and copies tensors
                 as_array: Any = source.rows.numpy()
                 source = dataclasses.replace(source, rows=as_array)
-            self.data[cell.source] = ray.put(source)
-        return self.data[cell.source]
+            self.data[key] = ray.put(source)
+        return self.data[key]
 
     def _ending(self, task: ray.ObjectRef) -> Ending:
         cell = self.tasks.pop(task)
@@ -173,12 +177,12 @@ def _in_place(cell: Cell, options: Options, desk: Any, token: Path) -> Ending:
     return Ending(cell, "stopped") if stop() else attempt(cell, options, desk.tell.remote, stop)
 
 
-def _shipped(cell: Cell, options: Options, desk: Any, source: Source, files: Files) -> Ending:
+def _shipped(cell: Cell, options: Options, desk: Any, refs: list[ray.ObjectRef], files: Files) -> Ending:
     stop = Stop(desk)
     if stop():
         return Ending(cell, "stopped")
-    if isinstance(source, Dataset):
-        source = dataclasses.replace(source, rows=torch.from_numpy(source.rows))
+    fetched = {ref: _with_tensor(ray.get(ref)) for ref in set(refs)}  # seeds that share data share the object
+    sources = tuple(fetched[ref] for ref in refs)
     with tempfile.TemporaryDirectory(prefix="offline-gntd-") as folder:
         os.environ["OFFLINE_GNTD_HOME"] = folder
         _unpack(cell, files)
@@ -192,9 +196,16 @@ def _shipped(cell: Cell, options: Options, desk: Any, source: Source, files: Fil
                 delivered = checkpoints
                 ray.get(desk.tell.remote(Delivery(cell, _pack(cell))))
 
-        ending = attempt(cell, options, tell, stop, source)
+        ending = attempt(cell, options, tell, stop, sources)
         ray.get(desk.tell.remote(Delivery(cell, _pack(cell))))
     return ending
+
+
+def _with_tensor(source: Any) -> Source:
+    """A source as it was before it was shipped: with a tensor of rows instead of an array."""
+    if not isinstance(source, Dataset):
+        return source
+    return dataclasses.replace(source, rows=torch.from_numpy(source.rows))
 
 
 class Stop:

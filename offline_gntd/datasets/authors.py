@@ -1,0 +1,116 @@
+"""The replay buffers of the paper's authors: five .npy files with a common prefix, or one .npz file.
+
+    <prefix>_state.npy, _action.npy, _reward.npy, _next_state.npy, _not_done.npy    (`not_done` holds *done*)
+    observations, actions, rewards, next_observations, dones                        (the keys of an .npz file)
+
+`done` does not distinguish a terminal state from the time limit. A row is truncated if it is done and is the
+last step that the limit allows (500 in CartPole and Acrobot), else terminated. An episode also ends where the
+next row does not continue it; such a row is neither.
+"""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from offline_gntd.errors import UserError
+from offline_gntd.tasks import Task
+
+FILES = {  # the key in an .npz file, and the ending of an .npy file's name
+    "observations": "state",
+    "actions": "action",
+    "rewards": "reward",
+    "next_observations": "next_state",
+    "dones": "not_done",
+}
+
+
+def files_of(source: Path) -> list[Path]:
+    """The files of a buffer: the .npz file itself, or the .npy files with this prefix."""
+    if source.suffix == ".npz":
+        return [source]
+    return [source.with_name(f"{source.name}_{ending}.npy") for ending in FILES.values()]
+
+
+def is_buffer(source: Path) -> bool:
+    """Whether a path names an .npz file or is the prefix of at least one file of a buffer."""
+    return source.suffix == ".npz" or any(path.is_file() for path in files_of(source))
+
+
+def require_files(source: Path) -> None:
+    missing = [path.name for path in files_of(source) if not path.is_file()]
+    if missing and source.suffix == ".npz":
+        raise UserError(f"there is no file {source}")
+    if missing:
+        raise UserError(f"{source} is not a whole buffer: there is no {', '.join(missing)} in {source.parent}")
+
+
+def read(source: Path, task: Task, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [N, row_width] float32 and episodes [E, 3] (return, length, truncated) of a buffer.
+
+    limit  the most steps of an episode, or None if there is no limit
+    """
+    require_files(source)
+    arrays = _arrays(source)
+    steps = len(arrays["observations"]) if arrays["observations"].ndim else 0
+    if not steps:
+        raise UserError(f"{source} holds no transitions")
+    action_width = 1 if task.discrete else task.action_dim
+    widths = {"observations": task.obs_dim, "next_observations": task.obs_dim, "actions": action_width}
+    columns = {key: _column(source, key, array, steps, widths.get(key, 1)) for key, array in arrays.items()}
+    if task.discrete:
+        _check_actions(source, columns["actions"], task)
+    done = columns["dones"][:, 0]
+    if not np.isin(done, (0, 1)).all():
+        raise UserError(f"{source}: dones holds values other than 0 and 1")
+    continues = (columns["next_observations"][:-1] == columns["observations"][1:]).all(axis=1)
+    over = done.astype(bool)
+    over[:-1] |= ~continues
+    over[-1] = True
+    ends = np.flatnonzero(over) + 1
+    starts = np.concatenate([[0], ends[:-1]])
+    truncated = (done[ends - 1] == 1) & (ends - starts == limit)
+    columns["dones"][ends[truncated] - 1] = 0
+    rows = np.concatenate([columns[key] for key in FILES], axis=1)
+    returns = np.add.reduceat(columns["rewards"][:, 0].astype(np.float64), starts)
+    return rows, np.stack([returns, ends - starts, truncated], axis=1)
+
+
+def _arrays(source: Path) -> dict[str, np.ndarray]:
+    """The five arrays by their keys, as stored. Objects are never unpickled."""
+    try:
+        if source.suffix != ".npz":
+            paths = dict(zip(FILES, files_of(source), strict=True))
+            return {key: np.load(path, mmap_mode="r", allow_pickle=False) for key, path in paths.items()}
+        with np.load(source, allow_pickle=False) as stored:
+            missing = [key for key in FILES if key not in stored]
+            if missing:
+                raise UserError(f"{source} has no {missing[0]!r}; a buffer has: {', '.join(FILES)}")
+            return {key: stored[key] for key in FILES}
+    except UserError:
+        raise
+    except (OSError, ValueError, EOFError, MemoryError, AttributeError, zipfile.BadZipFile) as error:
+        # AttributeError: an .npy file under the name of an .npz file
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise UserError(f"cannot read {source}: {reason}") from error
+
+
+def _column(source: Path, key: str, array: np.ndarray, steps: int, width: int) -> np.ndarray:
+    """A writable float32 copy [steps, width] of an array that is stored as [steps, width] or [steps]."""
+    if array.dtype.kind not in "biuf":
+        raise UserError(f"{source}: {key} holds {array.dtype}, not numbers")
+    if array.shape[:1] != (steps,):
+        rows = array.shape[0] if array.ndim else "no"
+        raise UserError(f"{source}: {key} has {rows} rows and observations {steps}")
+    if array.shape != (steps, width) and not (width == 1 and array.shape == (steps,)):
+        raise UserError(f"{source}: {key} is {array.shape}, not ({steps}, {width})")
+    with np.errstate(over="ignore"):  # infinite values are refused when the rows are stored
+        return array.reshape(steps, width).astype(np.float32)
+
+
+def _check_actions(source: Path, actions: np.ndarray, task: Task) -> None:
+    wrong = (actions < 0) | (actions >= task.action_dim) | (actions != np.round(actions))
+    if wrong.any():
+        raise UserError(
+            f"{source}: action {actions[wrong][0]:g} is not a whole number from 0 to {task.action_dim - 1}"
+        )
