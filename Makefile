@@ -6,9 +6,9 @@ READY := .venv/.ready
 
 setup: $(READY)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 quickstart: $(READY)
@@ -22,7 +22,7 @@ test-all: .venv/.ready-all lint
 
 # the engines and logs that are extras, and a browser: a Chromium of the system's, else one of playwright's own
 .venv/.ready-all: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev,browser,ray,slurm,tensorboard,wandb]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,browser,ray,slurm,tensorboard,wandb]"
 	command -v chromium || command -v chromium-browser || command -v google-chrome || $(BIN)/playwright install chromium
 	touch $@
 
@@ -45,13 +45,13 @@ conformance: $(READY) .venv-conformance/.ready .venv-d3rlpy/.ready .venv-d4rl/.r
 
 .venv-conformance/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-conformance
-	.venv-conformance/bin/pip install --quiet --disable-pip-version-check --editable ".[dev]" "curvlinops-for-pytorch>=2.0"
+	.venv-conformance/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]" "curvlinops-for-pytorch>=2.0"
 	touch $@
 
 # d3rlpy pins a gymnasium older than ours, so the package is not installed beside it: the algorithms need torch only
 .venv-d3rlpy/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-d3rlpy
-	.venv-d3rlpy/bin/pip install --quiet --disable-pip-version-check d3rlpy "torch~=2.13.0" "numpy>=2" "pytest>=8"
+	.venv-d3rlpy/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt d3rlpy torch "numpy>=2" "pytest>=8"
 	touch $@
 
 # what `offline-gntd bench --peers` asks

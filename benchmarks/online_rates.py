@@ -9,7 +9,7 @@ import sys
 import time
 
 from offline_gntd import processes
-from offline_gntd.collection.training import Practice, Training
+from offline_gntd.collection.training import Training, TrainingSettings
 from offline_gntd.collection.vector_collector import VectorCollector
 from offline_gntd.locomotion import LOCOMOTION
 from offline_gntd.nn.noise import uniform
@@ -17,7 +17,7 @@ from offline_gntd.transitions import Sampler
 
 STEPS = 1_000  # measured
 WARM_UP = 50  # updates
-PRACTICE = dataclasses.replace(Practice(), steps=3 * STEPS, warm_up=2 * STEPS)
+SETTINGS = dataclasses.replace(TrainingSettings(), steps=3 * STEPS, warm_up=2 * STEPS)
 
 
 def seconds(work) -> float:
@@ -28,33 +28,31 @@ def seconds(work) -> float:
 
 def measure(body: str) -> str:
     task = LOCOMOTION[body].task()
-    training = Training(task, PRACTICE, seed=0)
-    for _ in range(PRACTICE.warm_up // PRACTICE.environments):
-        training.live()
-    streams = VectorCollector(task, (1, 0), STEPS // PRACTICE.environments, PRACTICE.environments)
+    training = Training(task, SETTINGS, seed=0)
+    for _ in range(SETTINGS.warm_up // SETTINGS.environments):
+        training.train_step()
+    collector = VectorCollector(task, (1, 0), SETTINGS.environments)
     actions = uniform(
-        training.generators, STEPS // PRACTICE.environments, PRACTICE.environments, task.action_dim
+        training.generators, STEPS // SETTINGS.environments, SETTINGS.environments, task.action_dim
     )
 
-    def live() -> None:
+    def step() -> None:
         for action in actions[0]:
-            streams.step(action)
+            collector.step(action)
 
-    environments = seconds(live)
-    rows = training.steps.rows.flatten(0, 1)
+    environments = seconds(step)
+    rows = training.samples.rows.flatten(0, 1)
     sample = Sampler(task, training.agent.config.batch_size, training.generators)
-    count = int(STEPS * PRACTICE.updates_per_step)
+    count = int(STEPS * SETTINGS.updates_per_step)
     for _ in range(WARM_UP):
         training.agent.update(sample(rows))
     updates = seconds(lambda: [training.agent.update(sample(rows)) for _ in range(count)])
-    training.agent.updates.zero_()
 
-    def practise() -> None:
-        while training.step < PRACTICE.steps:
-            training.live()
-            training.learn()
+    def train() -> None:
+        while training.step < SETTINGS.steps:
+            training.train_step()
 
-    both = seconds(practise)
+    both = seconds(train)
     return (
         f"{body:<12} alone {STEPS / environments:6,.0f} steps/s, {count / updates:4,.0f} updates/s; "
         f"together {STEPS / both:4,.0f} steps/s, {count / both:4,.0f} updates/s: "

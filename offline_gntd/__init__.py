@@ -1,3 +1,3 @@
 """An offline-RL benchmark suite around Gauss-Newton temporal-difference learning (GNTD)."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,15 +1,15 @@
 """What every test has: a home of its own, one thread, and the shared material where it is there."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from offline_gntd.algorithms.q_learning import QLearning
-from offline_gntd.collection.builders import build
+from offline_gntd.collection import discrete
 from offline_gntd.collection.discrete import Recipe
-from offline_gntd.collection.online import Collection, Verdict
+from offline_gntd.datasets import load
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 
@@ -40,28 +40,22 @@ def cartpole():
 
 
 @pytest.fixture
-def quick_collection():
+def quick_recipe(monkeypatch):
     """Online training short enough for a test."""
-    return Collection(
-        algorithm=QLearning(hidden_dims=(32, 32), batch_size=32, learning_rate=1e-3, tau=0.01),
-        explore_steps=300,
-        warm_up=100,
-        evaluate_every=100,
-        evaluate_episodes=2,
-        step_limit=600,
+    monkeypatch.setattr(
+        discrete,
+        "AGENTS",
+        {kind: replace(agent, hidden_dims=(32, 32)) for kind, agent in discrete.AGENTS.items()},
     )
+    return Recipe(random_steps=200, episodes=4, epsilon_steps=50, transitions=400)
 
 
 @pytest.fixture
-def easy(monkeypatch):
-    """Every online training reaches its level at its second evaluation."""
-    verdict = lambda self, returns: Verdict.REACHED if len(returns) == 2 else Verdict.GO_ON  # noqa: E731
-    monkeypatch.setattr(Recipe, "judge", verdict)
-
-
-@pytest.fixture
-def small_dataset(easy, quick_collection):
-    return build("cartpole-replay-small", 400, collection=quick_collection, quiet=True)
+def small_dataset(quick_recipe):
+    """The first four members of cartpole-replay-small."""
+    for seed in range(4):
+        discrete.build(f"cartpole-replay-small-s{seed}", quick_recipe, quiet=True)
+    return load("cartpole-replay-small")
 
 
 @pytest.fixture

@@ -108,9 +108,7 @@ class Curvature:
                 outputs.append(x)
             else:
                 x = m(x)
-        grad_outputs = torch.autograd.grad(
-            value(x).sum() * kfac.output_scale, outputs
-        )
+        grad_outputs = torch.autograd.grad(value(x).sum() * kfac.output_scale, outputs)
         linears = [m for m in self.module if isinstance(m, nn.Linear)]
         for l, linear in enumerate(linears):
             batch = [each.T @ each / len(x) for each in (inputs[l], grad_outputs[l])]

@@ -13,7 +13,6 @@ from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.bench import flops
 from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, Subject, settings, transitions
 from offline_gntd.cli import main
-from offline_gntd.nn import openblas
 from offline_gntd.nn.kfac import KFAC
 
 
@@ -39,20 +38,9 @@ def test_curvature_costs_less_when_it_is_renewed_less():
     assert seldom - steps == pytest.approx((often - steps) / 10)
 
 
-def test_leading_directions_cost_as_many_of_the_whole_as_they_are():
-    whole, half, few = (flops.inverse(300, 200, rank)[1] for rank in (None, 150, 30))
-    assert whole == half == 5 * few
-    assert flops.inverse(300, 200, 30)[0] < flops.inverse(300, 200)[0]
-    ranked, all_of_them = (flops.curvature(256, (23, 256, 256, 1), KFAC(rank=rank)) for rank in (64, None))
-    multiplied = sum(flops.inverse(257, columns)[1] / 257 * (257 - 128) for columns in (256, 1))
-    made = 2 * (flops.inverse(257, 1)[0] - flops.inverse(257, 1, 64)[0]) / 20
-    assert all_of_them - ranked == pytest.approx(multiplied + made)
-
-
 @pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "td", "dqn"])
-def test_what_is_counted_is_what_torch_multiplies(name, monkeypatch):
+def test_what_is_counted_is_what_torch_multiplies(name):
     """No update gets by with less than the minimum, and none of these does much more."""
-    monkeypatch.setattr(openblas, "is_faster", lambda: False)  # torch counts its own products only
     size = MAIN_SIZE[settings(name).discrete]
     subject = Subject(name, size, transitions(SIZES[size], 1000))
     with FlopCounterMode(display=False) as counter:
@@ -87,7 +75,7 @@ def test_bench_prints_nothing_but_json(capsys):
     assert found["gemm_gflops"] > 0
     assert set(found["algorithms"]) == {"td", "gntd"} == set(found["sizes"]["acrobot"])
     row = found["algorithms"]["gntd"]
-    assert (row["factor_period"], row["inverse_period"], row["hidden_dims"]) == (10, 20, [128, 128])
+    assert (row["factor_period"], row["inverse_period"], row["hidden_dims"]) == (5, 50, [256, 256])
     assert 0 < row["ceiling_fraction"] < 1
     assert min(row["updates_per_s"], row["workers_updates_per_s"]) > 0
     assert row["peak_mib"] > 50

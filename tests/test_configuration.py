@@ -1,8 +1,10 @@
+from dataclasses import dataclass
+
 import pytest
 
 from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.q_learning import QLearning
-from offline_gntd.configuration import decisive, digest, flatten, replace, to_dict
+from offline_gntd.configuration import added, decisive, digest, flatten, replace, to_dict
 from offline_gntd.errors import UserError
 from offline_gntd.nn.kfac import KFAC
 
@@ -10,9 +12,10 @@ from offline_gntd.nn.kfac import KFAC
 def test_fields_are_set_by_their_path():
     config = QLearning(kfac=KFAC())
     assert replace(config, "kfac.damping", "1").kfac == KFAC(damping=1.0)
-    assert replace(config, "hidden_dims", "64x32").widths == (64, 32)
+    assert replace(config, "hidden_dims", "64x32").hidden_dims == (64, 32)
     assert replace(config, "kfac", "none").kfac is None
-    assert replace(config, "kfac.average_G", "true").kfac.average_G is True
+    assert replace(config, "kfac.average", "P").kfac.average == "P"
+    assert replace(config, "optimiser.bias_correction", "false").optimiser.bias_correction is False
     assert replace(config, "tau", "0.01").tau == 0.01
     assert replace(config, "batch_size", "32").batch_size == 32
 
@@ -30,11 +33,11 @@ def test_setting_a_field_of_a_part_that_is_off_switches_it_on():
         ("batch_size", "many", "batch_size=many"),
         ("batch_size", "none", "cannot be none"),
         ("kfac", "1", "set by its fields"),
-        ("kfac.average_G", "yes", "true or false"),
+        ("optimiser.bias_correction", "yes", "true or false"),
         ("kfac.damping", "-1", "positive"),
         ("batch_size.x", "1", "no fields of its own"),
-        ("optimiser", "sgd", "there are: adam, plain"),
-        ("batch_size", "0", "at least 1"),
+        ("optimiser.kind", "sgd", "there are: adam, plain"),
+        ("batch_size", "0", "positive"),
         ("discount", "1.5", "discount"),
     ],
 )
@@ -59,6 +62,11 @@ def test_flatten():
 
 
 def test_a_field_added_later_is_hashed_where_it_is_not_at_its_default():
-    assert "row_every" not in decisive(QLearning(kfac=KFAC()))["kfac"]
-    assert decisive(QLearning(kfac=KFAC(row_every=4)))["kfac"]["row_every"] == 4
-    assert decisive(QLearning(kfac=None)) == to_dict(QLearning(kfac=None))
+    @dataclass(frozen=True)
+    class Settings:
+        batch_size: int = 32
+        later: int = added(1)
+
+    assert decisive(Settings()) == {"batch_size": 32}
+    assert decisive(Settings(later=2)) == {"batch_size": 32, "later": 2}
+    assert decisive(QLearning()) == to_dict(QLearning())

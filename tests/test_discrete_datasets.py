@@ -1,116 +1,247 @@
-"""Building the discrete sets: which rows, the same bytes again, nothing half-written."""
+"""Building the discrete sets: one for each seed, the same bytes again, nothing half-written."""
+
+import dataclasses
+import json
 
 import numpy as np
 import pytest
+import torch
+from conftest import seeded
 
-from offline_gntd.collection import discrete, online
-from offline_gntd.collection.discrete import RECIPES, Recipe, build, draw
-from offline_gntd.collection.online import Training, Verdict
-from offline_gntd.datasets import Missing, cache, load
+from offline_gntd.algorithms.q_learning import QLearner
+from offline_gntd.collection import discrete
+from offline_gntd.collection.builders import build_discrete, members_of
+from offline_gntd.collection.discrete import Recipe, build, collect, recipe_of
+from offline_gntd.datasets import Missing, built, cache, load, minari_store
 from offline_gntd.errors import UserError
+from offline_gntd.experiments.batches import ReplayBatches
+
+NAME = "cartpole-replay-small"
+OBS, NEXT_OBS = slice(0, 4), slice(6, 10)  # columns of CartPole's rows
 
 
-def training(lengths, seed=0):
-    """Rows numbered in their first column; every second episode is truncated."""
-    rows = np.zeros((sum(lengths), 11), np.float32)
-    rows[:, 0] = np.arange(len(rows)) + 1_000 * seed
-    ends = np.cumsum(lengths)
-    truncated = np.zeros(len(rows), bool)
-    truncated[ends[1::2] - 1] = True
-    rows[ends[::2] - 1, -1] = 1
-    return Training(rows, truncated, seed)
+def built_quickly(name, recipe):
+    build(name, recipe, quiet=True)
+    return load(name)
 
 
-def test_draw_takes_whole_episodes_from_all_trainings_and_cuts_only_the_last():
-    trainings = [training([5] * 40, seed) for seed in range(3)]
-    rows, ends = draw(trainings, 101, np.random.default_rng(0))
-    assert len(rows) == 101 == ends[-1]
-    lengths = np.diff([0, *ends])
-    assert sorted(lengths)[:2] == [1, 5]
-    assert {int(row // 1_000) for row in rows[:, 0]} == {0, 1, 2}
-    assert not np.array_equal(rows[:40, 0], np.arange(40))  # not simply the first rows
-    assert (np.diff(rows[:, 0]) > 0).all()  # in their order in time
-    assert (rows[[0, *ends[:-1]], 0] % 5 == 0).all()  # each from its start
+@pytest.fixture
+def acrobot(quick_recipe):
+    """An Acrobot set with episodes that the time limit of 500 steps cut."""
+    recipe = dataclasses.replace(quick_recipe, random_steps=1_200, episodes=1, transitions=5_000)
+    return built_quickly("acrobot-medium-replay-s0", recipe)
 
 
-def test_draw_of_everything_is_everything():
-    whole = training([3, 4, 5])
-    rows, ends = draw([whole], 12, np.random.default_rng(1))
-    np.testing.assert_array_equal(rows, whole.rows)
-    assert ends.tolist() == [3, 7, 12]
-
-
-def test_a_training_s_episodes_end_where_it_terminated_or_was_truncated():
-    assert training([3, 4, 5]).episodes() == [slice(0, 3), slice(3, 7), slice(7, 12)]
-
-
-def test_levels():
-    replay, medium = RECIPES["cartpole-replay"], RECIPES["cartpole-medium-replay"]
-    assert replay.judge([500, 474, 500, 500]) is Verdict.GO_ON
-    assert replay.judge([10, 475, 480, 500]) is Verdict.REACHED
-    assert medium.judge([200.0]) is Verdict.GO_ON
-    assert medium.judge([200.0, 260.0]) is Verdict.REACHED
-    assert medium.judge([500.0, 500.0]) is Verdict.GO_ON  # it may come back into the window
-    assert medium.judge([310.0, 500.0, 400.0]) is Verdict.MISSED
-    acrobot = RECIPES["acrobot-medium-replay"]
-    assert acrobot.judge([-500.0]) is Verdict.GO_ON
-    assert acrobot.judge([-500.0, -290.0]) is Verdict.REACHED
-
-
-def test_the_same_seed_gives_the_same_bytes(easy, quick_collection, monkeypatch, tmp_path):
+def test_the_same_seed_gives_the_same_bytes(quick_recipe, monkeypatch, tmp_path):
     hashes = {}
     for place, seed in (("a", 0), ("b", 0), ("c", 1)):
         monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / place))
-        dataset = build("cartpole-replay-small", 500, seed, collection=quick_collection, quiet=True)
-        hashes[place] = dataset.sha256
+        hashes[place] = built_quickly(f"{NAME}-s{seed}", quick_recipe).sha256
     assert hashes["a"] == hashes["b"] != hashes["c"]
 
 
-def test_a_built_set(easy, quick_collection):
-    built = build("cartpole-replay-small", 450, collection=quick_collection, quiet=True)
-    assert len(built) == 450
-    assert built.episode_lengths.sum() == 450
-    transitions = built.transitions
-    assert transitions.obs.shape == transitions.next_obs.shape == (450, 4)
+def test_a_built_set_holds_everything_that_the_agent_did(quick_recipe):
+    dataset = built_quickly(f"{NAME}-s0", quick_recipe)
+    transitions = dataset.transitions
+    assert transitions.obs.shape == transitions.next_obs.shape == (len(dataset), 4)
     assert set(transitions.action.tolist()) == {0, 1}
     assert (transitions.reward == 1).all()
-    inside = ~transitions.terminated[:-1].bool()  # rows that go on are followed by their next observation
-    same = (transitions.next_obs[:-1] == transitions.obs[1:]).all(-1)
-    assert same[inside].float().mean() > 0.9
-    assert len(built.provenance["trainings"]) == 3  # 200 rows each
-    assert all(account["rows"] == 200 for account in built.provenance["trainings"])
-    again = load("cartpole-replay-small")
-    assert again.sha256 == built.sha256
-    assert again.provenance == built.provenance
+    ends = np.cumsum(dataset.episode_lengths)
+    assert ends[-1] == len(dataset)
+    assert quick_recipe.random_steps in ends  # training begins with a new episode
+    assert (ends > quick_recipe.random_steps).sum() == quick_recipe.episodes
+    trained = dataset.episode_returns[-quick_recipe.episodes :]
+    assert dataset.provenance["mean_return"] == dataset.provenance["last_return"] == trained.mean()
+    assert dataset.provenance["seed"] == 0
+    assert dataclasses.asdict(quick_recipe).items() <= dataset.provenance.items()
 
 
-def test_minari_reads_the_same_as_the_flat_cache(easy, quick_collection, monkeypatch, home):
+def test_inside_an_episode_the_next_observation_is_that_of_the_following_row(quick_recipe):
+    dataset = built_quickly(f"{NAME}-s0", quick_recipe)
+    last = np.zeros(len(dataset), bool)
+    last[np.cumsum(dataset.episode_lengths) - 1] = True
+    follows = (dataset.transitions.next_obs[:-1] == dataset.transitions.obs[1:]).all(-1).numpy()
+    np.testing.assert_array_equal(follows, ~last[:-1])
+    assert not dataset.transitions.terminated[torch.from_numpy(~last)].any()
+
+
+def test_termination_and_truncation_are_stored_apart(acrobot):
+    ends = np.cumsum(acrobot.episode_lengths)
+    cut = ends[acrobot.episode_lengths == 500] - 1
+    assert len(cut)
+    np.testing.assert_array_equal(acrobot.truncated, cut)
+    assert not acrobot.transitions.terminated[torch.from_numpy(cut)].any()
+    stored = [episode for episode, *_ in minari_store.episodes(built.path("acrobot-medium-replay-s0"))]
+    np.testing.assert_array_equal(
+        np.flatnonzero(np.concatenate([episode.truncations for episode in stored])), cut
+    )
+    np.testing.assert_array_equal(
+        np.concatenate([episode.terminations for episode in stored]), acrobot.transitions.terminated
+    )
+
+
+def test_the_episode_abandoned_when_training_begins_is_neither_terminated_nor_truncated(acrobot):
+    last = 1_200 - 1  # of the random steps
+    assert last + 1 in np.cumsum(acrobot.episode_lengths)
+    assert not acrobot.transitions.terminated[last]
+    assert last not in acrobot.truncated
+
+
+def test_the_oldest_transitions_are_overwritten(quick_recipe, monkeypatch):
+    monkeypatch.setattr(discrete, "EPSILON", (1.0, 1.0))  # what is learned from the buffer changes no action
+    whole = collect(f"{NAME}-s0", quick_recipe)
+    assert len(whole.rows) > 100
+    for kept in (len(whole.rows) - 60, 50):  # with some of the random steps, and without
+        part = collect(f"{NAME}-s0", dataclasses.replace(quick_recipe, transitions=kept))
+        np.testing.assert_array_equal(part.rows, whole.rows[-kept:])
+        gone = len(whole.rows) - kept
+        np.testing.assert_array_equal(part.ends, whole.ends[whole.ends > gone] - gone)
+        assert part.returns == whole.returns
+
+
+@pytest.mark.parametrize("random_steps", [0, 1, 200])
+def test_random_steps_come_first_and_every_later_step_makes_one_update(
+    quick_recipe, monkeypatch, random_steps
+):
+    shares, updates = [], []
+    explore, update = QLearner.explore, QLearner.update
+
+    def counted_explore(self, obs, epsilon, generators):
+        shares.append(epsilon)
+        return explore(self, obs, epsilon, generators)
+
+    def counted_update(self, batch):
+        updates.append(len(shares))
+        return update(self, batch)
+
+    monkeypatch.setattr(QLearner, "explore", counted_explore)
+    monkeypatch.setattr(QLearner, "update", counted_update)
+    recipe = dataclasses.replace(
+        quick_recipe, random_steps=random_steps, epsilon_steps=25, transitions=10_000
+    )
+    collected = collect(f"{NAME}-s0", recipe)
+    steps = len(collected.rows) - random_steps
+    assert updates == list(range(1, steps + 1))  # after each step
+    assert len(collected.returns) == recipe.episodes
+    assert sum(collected.returns) == steps  # a reward of 1 for each step
+    expected = [max(0.01, 1 - 0.99 * i / recipe.epsilon_steps) for i in range(steps)]
+    assert steps > recipe.epsilon_steps
+    np.testing.assert_allclose(shares, expected)
+
+
+@pytest.mark.parametrize(("epsilon", "least", "most"), [(0.0, 0, 0), (0.5, 400, 600), (1.0, 850, 1_150)])
+def test_epsilon_is_the_share_of_random_actions(cartpole, epsilon, least, most):
+    generators = seeded(0)
+    agent = discrete.DQN.agent(cartpole, generators)
+    obs = torch.randn(1, 2_000, 4, generator=torch.Generator().manual_seed(1))
+    changed = (agent.explore(obs, epsilon, generators) != agent.act(obs)).sum()
+    assert least <= changed <= most  # one in two random actions is the greedy one
+
+
+def test_medium_replay_is_td_without_a_target_network():
+    replay, medium = discrete.AGENTS["replay"], discrete.AGENTS["medium-replay"]
+    assert (replay.tau, medium.tau) == (0.02, None)
+    assert dataclasses.replace(medium, tau=replay.tau) == replay
+    for name in built.FAMILIES:
+        assert discrete.kind_of(f"{name}-s3") == ("medium-replay" if "medium" in name else "replay")
+
+
+def test_default_recipes():
+    assert recipe_of("cartpole-replay") == recipe_of("acrobot-medium-replay-s12") == Recipe()
+    small = recipe_of("cartpole-replay-small")
+    assert small == recipe_of("cartpole-replay-small-s1")
+    assert small.transitions < Recipe().transitions
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("random_steps", -1), ("episodes", 0), ("epsilon_steps", 0), ("transitions", 0)]
+)
+def test_a_recipe_refuses_too_little(field, value):
+    with pytest.raises(UserError, match=f"{field} must be at least {value + 1}, not {value}"):
+        Recipe(**{field: value})
+
+
+def test_a_family_has_a_member_for_each_seed(quick_recipe):
+    first, second = build_discrete([NAME], lambda name: quick_recipe, seeds=2, workers=1, quiet=True)
+    assert (first.name, second.name) == (f"{NAME}-s0", f"{NAME}-s1")
+    assert first.sha256 != second.sha256
+    assert [dataset.provenance["seed"] for dataset in (first, second)] == [0, 1]
+    assert load(NAME).sha256 == load(f"{NAME}-s0").sha256 == first.sha256
+    assert load(NAME).name == first.name
+    assert load(f"{NAME}-s1").sha256 == second.sha256
+    with pytest.raises(Missing, match=f"{NAME}-s2 is not built yet.*datasets build {NAME}-s2"):
+        load(f"{NAME}-s2")
+
+
+def test_members_are_built_once_and_only_those_that_are_missing(quick_recipe, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        discrete, "build", lambda name, *rest, build=build: asked.append(name) or build(name, *rest)
+    )
+
+    def build_all(names, **more):
+        return build_discrete(names, lambda name: quick_recipe, workers=1, quiet=True, **more)
+
+    assert [dataset.name for dataset in build_all([f"{NAME}-s1", NAME], seeds=2)] == [
+        f"{NAME}-s1",
+        f"{NAME}-s0",
+    ]
+    assert asked == [f"{NAME}-s1", f"{NAME}-s0"]
+    build_all([NAME], seeds=2)
+    assert len(asked) == 2
+    build_all([NAME], seeds=3)
+    assert asked[2:] == [f"{NAME}-s2"]
+    build_all([f"{NAME}-s1"], force=True)
+    assert asked[3:] == [f"{NAME}-s1"]
+
+
+def test_members_of_names():
+    assert members_of(["cartpole-replay", "acrobot-replay-s7", "cartpole-replay-s1"], 2) == [
+        "cartpole-replay-s0",
+        "cartpole-replay-s1",
+        "acrobot-replay-s7",
+    ]
+    assert len(members_of(["cartpole-replay"])) == built.DEFAULT_SEEDS
+    with pytest.raises(UserError, match="--seeds must be at least 1, not 0"):
+        members_of(["cartpole-replay"], 0)
+
+
+def test_processes_build_the_same_bytes_as_one(monkeypatch, tmp_path):
+    recipe = Recipe(random_steps=100, episodes=2, epsilon_steps=50, transitions=200)
+    hashes = []
+    for workers in (1, 2):
+        monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / str(workers)))
+        members = build_discrete([NAME], lambda name: recipe, seeds=2, workers=workers, quiet=True)
+        hashes.append([dataset.sha256 for dataset in members])
+    assert hashes[0] == hashes[1]
+
+
+def test_minari_reads_the_same_as_the_flat_cache(small_dataset, monkeypatch, home):
     import minari
 
-    built = build("cartpole-replay-small", 300, collection=quick_collection, quiet=True)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(home / "datasets" / "minari"))
-    stored = minari.load_dataset("cartpole-replay-small-v0")
+    stored = minari.load_dataset(f"{NAME}-s0-v0")
     episodes = list(stored.iterate_episodes())
-    transitions = built.transitions
+    transitions = small_dataset.transitions
     np.testing.assert_array_equal(np.concatenate([e.observations[:-1] for e in episodes]), transitions.obs)
     np.testing.assert_array_equal(
         np.concatenate([e.observations[1:] for e in episodes]), transitions.next_obs
     )
     np.testing.assert_array_equal(np.concatenate([e.actions for e in episodes]), transitions.action)
     np.testing.assert_array_equal(np.concatenate([e.terminations for e in episodes]), transitions.terminated)
-    assert [len(e.rewards) for e in episodes] == built.episode_lengths.tolist()
-    assert all(e.terminations[-1] != e.truncations[-1] for e in episodes)
+    assert [len(e.rewards) for e in episodes] == small_dataset.episode_lengths.tolist()
+    assert [e.rewards.sum() for e in episodes] == small_dataset.episode_returns.tolist()
     metadata = stored.storage.metadata
-    assert metadata["ref_min_score"] == built.task.reference_min
-    assert metadata["ref_max_score"] == built.task.reference_max
+    assert metadata["ref_min_score"] == small_dataset.task.reference_min
+    assert metadata["ref_max_score"] == small_dataset.task.reference_max
+    assert json.loads(metadata[minari_store.OURS]) == small_dataset.provenance
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "no description"])
-def test_a_damaged_cache_is_made_anew_never_trusted(easy, quick_collection, damage):
-    built = build("cartpole-replay-small", 300, collection=quick_collection, quiet=True)
-    folder = cache.folder("cartpole-replay-small")
-    whole = (folder / "rows.npy").read_bytes()
-    content = bytearray(whole)
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "no description", "episodes"])
+def test_a_damaged_cache_is_made_anew_never_trusted(small_dataset, damage):
+    folder = cache.folder(f"{NAME}-s0")
+    whole = {name: (folder / name).read_bytes() for name in ("rows.npy", "episodes.npy")}
+    content = bytearray(whole["rows.npy"])
     if damage == "truncate":
         (folder / "rows.npy").write_bytes(content[:-100])
     elif damage == "flip":
@@ -118,73 +249,126 @@ def test_a_damaged_cache_is_made_anew_never_trusted(easy, quick_collection, dama
         (folder / "rows.npy").write_bytes(content)
     elif damage == "remove":
         (folder / "rows.npy").unlink()
+    elif damage == "episodes":
+        np.save(folder / "episodes.npy", np.ones((3, 3)))
     else:
         (folder / "dataset.json").write_text("{")
-    assert load("cartpole-replay-small").sha256 == built.sha256
-    assert (folder / "rows.npy").read_bytes() == whole
+    assert load(NAME).sha256 == small_dataset.sha256
+    assert {name: (folder / name).read_bytes() for name in whole} == whole
 
 
-def test_an_interrupted_build_leaves_nothing(easy, quick_collection, monkeypatch, home):
+def test_an_interrupted_build_leaves_nothing(quick_recipe, monkeypatch, home):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("minari.create_dataset_from_buffers", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        build("cartpole-replay-small", 300, collection=quick_collection, quiet=True)
+    with monkeypatch.context() as patched:
+        patched.setattr("minari.create_dataset_from_buffers", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            build(f"{NAME}-s0", quick_recipe, quiet=True)
     assert not [path for path in home.rglob("*") if path.is_file()]
-    monkeypatch.undo()
-    monkeypatch.setattr(Recipe, "judge", lambda self, returns: Verdict.REACHED)
-    monkeypatch.setenv("OFFLINE_GNTD_HOME", str(home))
-    assert len(build("cartpole-replay-small", 300, collection=quick_collection, quiet=True)) == 300
+    assert len(built_quickly(f"{NAME}-s0", quick_recipe))
 
 
-def test_build_with_other_options_refuses_without_force(easy, quick_collection):
-    build("cartpole-replay-small", 300, collection=quick_collection, quiet=True)
-    with pytest.raises(UserError, match=r"--transitions 300.*--force"):
-        build("cartpole-replay-small", 200, quiet=True)
-    assert len(load("cartpole-replay-small")) == 300
-    forced = build("cartpole-replay-small", 200, force=True, collection=quick_collection, quiet=True)
-    assert len(forced) == len(load("cartpole-replay-small")) == 200
+def test_build_with_other_options_refuses_without_force(quick_recipe):
+    def build_again(recipe, **more):
+        return build_discrete([NAME], lambda name: recipe, seeds=1, workers=1, quiet=True, **more)[0]
+
+    before = build_again(quick_recipe)
+    other = dataclasses.replace(quick_recipe, episodes=2, transitions=150)
+    with pytest.raises(UserError) as refused:
+        build_again(other)
+    assert str(refused.value) == (
+        f"{NAME}-s0 was built with --set episodes=4 --transitions 400, "
+        "not --set episodes=2 --transitions 150; --force builds it again"
+    )
+    assert load(NAME).sha256 == before.sha256
+    forced = build_again(other, force=True)
+    assert len(forced) == len(load(NAME)) == 150
+    assert load(NAME).sha256 == forced.sha256 != before.sha256
 
 
-def test_trainings_that_miss_their_level_are_set_aside(quick_collection, monkeypatch):
-    numbers = iter(range(100))
-    verdicts = {}
-
-    def judge(self, returns):
-        if len(returns) == 1:
-            verdicts["now"] = next(numbers)
-        if len(returns) < 2:
-            return Verdict.GO_ON
-        return Verdict.MISSED if verdicts["now"] % 2 else Verdict.REACHED
-
-    monkeypatch.setattr(Recipe, "judge", judge)
-    built = build("cartpole-replay-small", 500, collection=quick_collection, quiet=True)
-    assert [t["seed"] for t in built.provenance["trainings"]] == [0, 2, 4]
-    assert [t["seed"] for t in built.provenance["missed"]] == [1, 3]
-
-
-def test_a_level_that_is_never_reached_is_an_error_and_not_an_endless_loop(quick_collection, monkeypatch):
-    monkeypatch.setattr(Recipe, "judge", lambda self, returns: Verdict.MISSED)
-    with pytest.raises(UserError, match="without reaching"):
-        build("cartpole-replay-small", 500, collection=quick_collection, quiet=True)
-
-
-def test_online_training_stores_what_happened(cartpole, quick_collection):
-    judge = lambda returns: Verdict.REACHED if len(returns) == 3 else Verdict.GO_ON  # noqa: E731
-    trained = online.train(cartpole, quick_collection, 0, judge)
-    assert trained.reached
-    assert len(trained.rows) == 300
-    for part in trained.episodes():
-        rows = trained.rows[part]
-        np.testing.assert_array_equal(rows[:-1, 6:10], rows[1:, 0:4])  # next_obs is the next row's obs
-        assert not rows[:-1, -1].any()
+def test_the_command_in_the_provenance_repeats_the_set(small_dataset):
+    assert small_dataset.provenance["command"] == (
+        f"offline-gntd datasets build {NAME}-s0 --set random_steps=200 --set episodes=4 "
+        "--set epsilon_steps=50 --transitions 400"
+    )
 
 
 def test_names():
-    with pytest.raises(UserError, match="did you mean 'cartpole-replay'"):
-        load("cartpole-repaly")
-    with pytest.raises(Missing, match="datasets build acrobot-replay"):
-        load("acrobot-replay")
-    with pytest.raises(UserError, match="at least 1, not 0"):
-        discrete.build("cartpole-replay", 0)
+    assert built.family_of("cartpole-replay-s3") == built.family_of("cartpole-replay") == "cartpole-replay"
+    assert built.family_of(f"{NAME}-s10") == NAME
+    for name in ("hopper-medium-local", "cartpole-replay-s01", "cartpole-replay-s-1", "cartpole-replay-s"):
+        assert built.family_of(name) is None
+    assert built.member("cartpole-replay", 3) == "cartpole-replay-s3"
+    assert built.member("cartpole-replay-s3", 1) == "cartpole-replay-s3"
+    assert built.is_name("acrobot-replay-s12")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("cartpole-repaly", "did you mean 'cartpole-replay'"),
+        ("cartpole-replay-s01", "did you mean 'cartpole-replay'"),
+        ("acrobot-replay", "acrobot-replay-s0 is not built yet.*datasets build acrobot-replay"),
+        ("acrobot-replay-s4", "datasets build acrobot-replay-s4$"),
+    ],
+)
+def test_a_set_that_cannot_be_loaded(name, reason):
+    with pytest.raises(UserError, match=reason) as refused:
+        load(name)
+    assert isinstance(refused.value, Missing) == name.startswith("acrobot")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("cartpole-repaly", "did you mean 'cartpole-replay'"),
+        ("hopper-medium-v2", "not built but fetched"),
+        (f"{NAME}-s{2**63}", r"must be less than 2\*\*63"),
+    ],
+)
+def test_a_set_that_cannot_be_built(name, reason, quick_recipe):
+    with pytest.raises(UserError, match=reason):
+        build_discrete([name], lambda name: quick_recipe, workers=1, quiet=True)
+
+
+def test_workers_are_at_least_one():
+    with pytest.raises(UserError, match="--workers must be at least 1, not 0"):
+        build_discrete([NAME], workers=0)
+
+
+@pytest.mark.parametrize("timeouts_terminal", [False, True])
+def test_batches_where_a_time_limit_is_terminal_or_not(acrobot, timeouts_terminal):
+    before = acrobot.rows.clone()
+    batches = ReplayBatches([acrobot, acrobot], 64, seeded(0, 1), timeouts_terminal)
+    expected = before.clone()
+    if timeouts_terminal:
+        expected[torch.from_numpy(acrobot.truncated), -1] = 1
+    assert torch.equal(batches.rows, expected)
+    assert torch.equal(batches.transitions[1].terminated, expected[:, -1])
+    assert torch.equal(acrobot.rows, before)  # the dataset stays as it is
+    assert (batches.rows.data_ptr() == acrobot.rows.data_ptr()) == (not timeouts_terminal)
+
+
+def test_each_seed_draws_from_its_own_set(small_dataset):
+    datasets = [small_dataset, load(f"{NAME}-s1"), small_dataset]
+    batches = ReplayBatches(datasets, 2_000, seeded(0, 1, 2))
+    batch = batches.batch(None)
+    for i, dataset in enumerate(datasets):
+        drawn = {tuple(row) for row in torch.cat([batch.obs[i], batch.next_obs[i]], -1).tolist()}
+        here = torch.cat([dataset.rows[:, OBS], dataset.rows[:, NEXT_OBS]], -1)
+        whole = {tuple(row) for row in here.tolist()}
+        assert drawn <= whole
+        assert len(drawn) > 0.9 * len(whole)  # the first and the last rows too
+        np.testing.assert_array_equal(batches.statistics[0][i, 0], dataset.obs_mean)
+        np.testing.assert_array_equal(batches.statistics[1][i, 0], dataset.obs_std)
+        assert torch.equal(batches.transitions[i].obs, dataset.transitions.obs)
+    assert len(batches.rows) == len(datasets[0]) + len(datasets[1])  # a shared set is stored once
+
+
+def test_a_seed_draws_the_same_beside_others_as_alone(small_dataset):
+    other = load(f"{NAME}-s1")
+    alone = ReplayBatches([other], 32, seeded(1)).batch(None)
+    beside = ReplayBatches([small_dataset, other], 32, seeded(0, 1)).batch(None)
+    for one, both in zip(alone, beside, strict=True):
+        assert torch.equal(one[0], both[1])

@@ -17,7 +17,7 @@ from offline_gntd.files import home as home_folder
 STUDY = Experiment(
     "study",
     ("cartpole-replay-small",),
-    ("dqn@batch_size=32", "gndqn@batch_size=32"),
+    ("dqn@hidden_dims=128x128@batch_size=32", "gndqn@hidden_dims=128x128@batch_size=32"),
     seeds=1,
     protocol=Protocol(steps=300, evaluate_every=100, evaluate_episodes=1),
 )

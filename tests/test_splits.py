@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import pytest
 import torch
 
 from offline_gntd.cli import main
-from offline_gntd.collection import splits, training
-from offline_gntd.collection.builders import build, build_splits
+from offline_gntd.collection import builders, splits, training
+from offline_gntd.collection.builders import build_splits
 from offline_gntd.collection.splits import SIZES, Material, Order, Size
-from offline_gntd.collection.training import Practice, Snapshot, Training
+from offline_gntd.collection.training import Rates, Snapshot, Training, TrainingSettings, measure
 from offline_gntd.collection.vector_collector import RolloutBuffer, VectorCollector, roll_out
 from offline_gntd.datasets import Missing, built, load
 from offline_gntd.datasets.check import check
@@ -25,7 +26,7 @@ from offline_gntd.experiments.run import Run
 from offline_gntd.locomotion import LOCOMOTION
 
 SMALL = "@hidden_dims=16x16@batch_size=16"
-QUICK = Practice(
+QUICK = TrainingSettings(
     algorithm="td3_bc" + SMALL,
     steps=400,
     environments=4,
@@ -45,6 +46,10 @@ def quick():
     return Size(QUICK, 301, 301)
 
 
+class Stopped(Exception):
+    pass
+
+
 def random_actions(task, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return lambda obs: torch.rand(1, obs.shape[1], task.action_dim, generator=generator) * 2 - 1
@@ -59,7 +64,7 @@ def returns_of(*scores):
     ]
 
 
-# ---- what was lived ----
+# ---- environments stepped together ----
 
 
 def test_steps_as_episodes_hold_every_step_once_in_the_order_they_began():
@@ -82,7 +87,7 @@ def test_steps_as_episodes_hold_every_step_once_in_the_order_they_began():
 
 
 @pytest.mark.parametrize("body", LOCOMOTION)
-def test_streams_keep_what_happened_and_go_on_after_a_stop(body, capfd):
+def test_collectors_store_what_happened_and_go_on_from_a_state(body, capfd):
     task = LOCOMOTION[body].task()
     whole = roll_out(task, random_actions(task), 120, (5, 0), environments=2)
     rows, ends = whole.episodes(120)
@@ -92,15 +97,15 @@ def test_streams_keep_what_happened_and_go_on_after_a_stop(body, capfd):
         assert not rows[start : end - 1, -1].any()
     starts = rows[[0, *ends[:-1]], :o]
     assert len(np.unique(starts, axis=0)) == len(starts)  # every episode starts elsewhere
-    act, first = random_actions(task), VectorCollector(task, (5, 0), 60, 2)
+    act, first = random_actions(task), VectorCollector(task, (5, 0), 2)
     for _ in range(33):
         first.step(act(first.obs[None])[0])
-    second = VectorCollector(task, (5, 0), 60, 2)
-    second.resume(RolloutBuffer(first.kept.rows[:33], first.kept.truncated[:33]))
-    while second.rounds < 60:
-        second.step(act(second.obs[None])[0])
-    assert torch.equal(second.kept.rows, whole.rows)
-    assert torch.equal(second.kept.truncated, whole.truncated)
+    second = VectorCollector(task, (5, 0), 2)
+    second.restore(first.state())
+    for i in range(33, 60):
+        stepped, truncated = second.step(act(second.obs[None])[0])
+        assert torch.equal(stepped, whole.rows[i])
+        assert torch.equal(truncated, whole.truncated[i])
     captured = capfd.readouterr()
     assert captured.out == captured.err == ""
 
@@ -166,10 +171,12 @@ def test_all_splits_of_a_body_from_one_training(quick, monkeypatch, capsys):
     assert medium.provenance["training"]["updates"] == 100
 
     # whatever was trained is not trained again
-    monkeypatch.setattr(Training, "live", None)
-    assert build("hopper-medium-local", size=quick, force=True, quiet=True).sha256 == medium.sha256
+    monkeypatch.setattr(Training, "train_step", None)
+    monkeypatch.setattr(builders, "measure", None)
+    (again,) = build_splits(["hopper-medium-local"], quick, force=True, quiet=True)
+    assert again.sha256 == medium.sha256
     with pytest.raises(UserError, match=r"built with --transitions 301, not --transitions 300; --force"):
-        build("hopper-medium-local", 300, size=quick, quiet=True)
+        build_splits(["hopper-medium-local"], quick.of_rows(300), quiet=True)
     assert main(["datasets", "build", "hopper-medium-local", *FLAGS, "--format", "d4rl"]) == 0
     headline, file = capsys.readouterr().out.splitlines()
     assert "301 transitions" in headline
@@ -180,6 +187,94 @@ def test_all_splits_of_a_body_from_one_training(quick, monkeypatch, capsys):
     assert {row.tobytes() for row in converted.rows.numpy()[:, : 11 + 3 + 1]} <= {
         row.tobytes() for row in medium.rows.numpy()[:, : 11 + 3 + 1]
     }
+
+
+def test_the_same_seed_gives_the_same_bytes(quick, monkeypatch, tmp_path):
+    names = ["hopper-random-local", "hopper-medium-expert-local", "hopper-full-replay-local"]
+    sums = {}
+    for place, seed in (("one", 0), ("two", 0), ("other", 1)):
+        monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / place))
+        sums[place] = [dataset.sha256 for dataset in build_splits(names, quick, seed, quiet=True)]
+    assert sums["one"] == sums["two"]
+    assert not set(sums["one"]) & set(sums["other"])
+
+
+# ---- only the training that is needed ----
+
+
+def test_the_random_split_is_built_without_a_training(home, monkeypatch, capsys):
+    monkeypatch.setattr(training, "OnlineBatches", None)  # no training can be made
+    began = time.monotonic()
+    assert main(["datasets", "build", "hopper-random-local", "--transitions", "2000"]) == 0
+    assert time.monotonic() - began < 20
+    captured = capsys.readouterr()
+    assert "2,000 transitions" in captured.out
+    assert "training" not in captured.err
+    assert not (home / "datasets" / "trainings").exists()
+    dataset = load("hopper-random-local")
+    assert check(dataset.name).verdict == "sound"
+    assert "training" not in dataset.provenance
+    assert dataset.provenance["level"].startswith("random policy, score ")
+    # it is the same set whatever the settings of a training are, and its command repeats it
+    longer = dataclasses.replace(SIZES["small"].of_rows(2000), practice=TrainingSettings(steps=500_000))
+    assert build_splits([dataset.name], longer, quiet=True)[0].sha256 == dataset.sha256
+    assert main([*dataset.provenance["command"].split()[1:], "--force"]) == 0
+    assert load(dataset.name).sha256 == dataset.sha256
+
+
+def test_environments_that_do_not_divide_a_training_do_for_random_actions():
+    size = Size(TrainingSettings(environments=7), 30, 30)
+    assert len(build_splits(["hopper-random-local"], size, quiet=True)[0]) == 30
+    with pytest.raises(UserError, match="steps must be a multiple of the 7 environments"):
+        build_splits(["hopper-random-local", "hopper-medium-local"], size, quiet=True)
+
+
+def test_only_bodies_that_need_it_are_trained_and_the_time_is_said_before(home, capsys):
+    names = ["walker2d-random-local", "hopper-random-local", "hopper-full-replay-local"]
+    assert main(["datasets", "build", *names, *FLAGS, "--workers", "1"]) == 0
+    assert [folder.name[:6] for folder in (home / "datasets" / "trainings").iterdir()] == ["Hopper"]
+    error = capsys.readouterr().err
+    (line,) = [line.strip() for line in error.replace("\r", "\n").splitlines() if "takes about" in line]
+    assert re.fullmatch(
+        r"Hopper-v4: training 400 steps with 100 updates takes about \d+ (s|min) "
+        r"\(measured: [\d,]+ steps/s, [\d,]+ updates/s\)",
+        line,
+    )
+    # a finished training is not announced
+    assert main(["datasets", "build", "hopper-medium-local", *FLAGS]) == 0
+    assert "takes about" not in capsys.readouterr().err
+
+
+def test_a_training_that_goes_on_is_announced_with_what_is_left(capsys):
+    def stop(training):
+        if training.step == 304:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        Training(HOPPER, QUICK, 0).run(stop, checkpoint_seconds=0)
+    assert main(["datasets", "build", "hopper-full-replay-local", *FLAGS]) == 0
+    error = capsys.readouterr().err
+    assert "training 100 steps with 50 updates takes about" in error  # the last checkpoint was at 300
+
+
+def test_seconds_of_a_training_by_its_rates():
+    rates = Rates(steps=1_000.0, updates=10.0, episode_limit=1_000)
+    # 400 steps and four evaluations of two episodes, and 100 updates
+    assert rates.seconds(QUICK) == pytest.approx(0.4 + 8 + 10)
+    assert rates.seconds(QUICK, since=300) == pytest.approx(0.1 + 2 + 5)
+    assert rates.seconds(QUICK, since=400) == 0
+
+
+def test_measuring_leaves_a_training_as_it_is(home):
+    trained = Training(HOPPER, QUICK, 0)
+    before = trained.generators[0].get_state()
+    rates = measure(HOPPER, QUICK)
+    assert rates.steps > 0
+    assert rates.updates > 0
+    assert rates.episode_limit == 1_000
+    assert torch.equal(trained.generators[0].get_state(), before)
+    assert trained.step == 0
+    assert not list(home.iterdir())
 
 
 def test_levels_are_said_on_the_card_and_in_the_results(quick, capsys):
@@ -208,13 +303,9 @@ def test_table2_local_names_sets_that_can_be_built():
         load("walker2d-expert-local")
 
 
-class Stopped(Exception):
-    pass
-
-
 @pytest.mark.parametrize("algorithm", [pytest.param("td3_bc", marks=pytest.mark.slow), "gntd3_bc"])
 def test_a_training_of_a_seed_is_the_same_stopped_or_not(algorithm, monkeypatch, tmp_path):
-    practice = dataclasses.replace(QUICK, algorithm=algorithm + SMALL)
+    settings = dataclasses.replace(QUICK, algorithm=algorithm + SMALL)
 
     def trained(place, seed, *stops):
         monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / place))
@@ -225,19 +316,19 @@ def test_a_training_of_a_seed_is_the_same_stopped_or_not(algorithm, monkeypatch,
                     raise Stopped
 
             with pytest.raises(Stopped):
-                Training(HOPPER, practice, seed).run(report, checkpoint_seconds=0)
-        last = Training(HOPPER, practice, seed)
+                Training(HOPPER, settings, seed).run(report, checkpoint_seconds=0)
+        last = Training(HOPPER, settings, seed)
         last.run(checkpoint_seconds=0)
         return last
 
     whole, other = trained("whole", 0), trained("other", 1)
     again = trained("stopped", 0, 204, 304)
-    assert torch.equal(again.steps.rows, whole.steps.rows)
-    assert torch.equal(again.steps.truncated, whole.steps.truncated)
+    assert torch.equal(again.samples.rows, whole.samples.rows)
+    assert torch.equal(again.samples.truncated, whole.samples.truncated)
     for one, two in zip(again.snapshots, whole.snapshots, strict=True):
         assert (one.step, one.greedy_return) == (two.step, two.greedy_return)
         assert torch.equal(one.weights, two.weights)
-    assert not torch.equal(other.steps.rows, whole.steps.rows)
+    assert not torch.equal(other.samples.rows, whole.samples.rows)
 
 
 def test_killed_and_resumed_the_data_is_the_same(quick, monkeypatch, tmp_path):
@@ -249,15 +340,15 @@ def test_killed_and_resumed_the_data_is_the_same(quick, monkeypatch, tmp_path):
         [*command, "--checkpoint-seconds", "0"], env=environment, stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 300
-    while len(list((tmp_path / "killed").glob("datasets/trainings/*/steps-*.pt"))) < 60:
+    while len(list((tmp_path / "killed").glob("datasets/trainings/*/samples-*.pt"))) < 60:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
     process.wait()
     folder = next((tmp_path / "killed").glob("datasets/trainings/*"))
-    rounds = torch.load(folder / "checkpoint.pt", weights_only=True)["rounds"]
-    assert 50 < rounds < 300  # it was learning
+    steps = torch.load(folder / "checkpoint.pt", weights_only=True)["steps"]
+    assert 200 < steps < 1_200  # it was learning
     sums = {}
     for place in ("killed", "whole"):
         monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / place))
@@ -275,7 +366,7 @@ def test_bodies_built_at_once_are_those_built_alone(quick, monkeypatch, tmp_path
 
 
 def test_a_damaged_training_is_said_and_not_trusted(quick):
-    build_splits(["hopper-random-local"], quick, quiet=True)
+    build_splits(["hopper-full-replay-local"], quick, quiet=True)
     folder = Training(HOPPER, QUICK, 0).folder
     (folder / "checkpoint.pt").write_bytes(b"no checkpoint")
     with pytest.raises(UserError, match="is damaged; remove its folder"):
@@ -290,7 +381,7 @@ def test_nothing_pickled_is_run(quick, tmp_path):
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "evil"),)
 
-    torch.save({"rounds": Evil()}, trained.folder / "checkpoint.pt")
+    torch.save({"steps": Evil()}, trained.folder / "checkpoint.pt")
     with pytest.raises(UserError, match="is damaged"):
         trained.run()
     assert not (tmp_path / "evil").exists()
@@ -300,17 +391,21 @@ def test_nothing_pickled_is_run(quick, tmp_path):
     ("arguments", "words"),
     [
         (["hopper-medum-local"], "did you mean 'hopper-medium-local'"),
-        (["hopper-medium-local", "--steps", "10"], "warm_up of 10000 steps leaves none of 10"),
+        (["hopper-medium-local", "--steps", "10"], "warm_up must be at least 0 and less than the 10 steps"),
         (["hopper-medium-local", "--steps", "100001"], "multiple of the 10 environments"),
         (["hopper-medium-local", "--transitions", "1"], "at least 2, not 1"),
         (["hopper-medium-local", "--seed", "-1"], "at least 0, not -1"),
+        (["hopper-medium-local", "--seed", str(2**64)], "--seed must be less than 2**63"),
         (["hopper-medium-local", "--workers", "0"], "--workers must be at least 1"),
-        (["hopper-medium-local", "--algorithm", "cql"], "not by cql"),
+        (["hopper-medium-local", "--algorithm", "cql"], "must be td3_bc or gntd3_bc, not cql"),
         (["hopper-medium-local", "--algorithm", "td4"], "no algorithm 'td4'"),
         (["hopper-medium-local", "--set", "warmup=0"], "did you mean 'warm_up'"),
         (["hopper-medium-local", "--set", "warm_up"], "field=value"),
-        (["cartpole-replay", "--steps", "500"], "--steps is for MuJoCo splits"),
-        (["cartpole-replay", "--size", "full"], "--size is for MuJoCo splits"),
+        (["hopper-random-local", "--set", "environments=0"], "environments must be at least 1, not 0"),
+        (["hopper-random-local", "--steps", "20000"], "--steps applies only to splits that need a training"),
+        (["hopper-medium-local", "--checkpoint-seconds", "-1"], "--checkpoint-seconds must be at least 0"),
+        (["cartpole-replay", "--steps", "500"], "--steps applies only to MuJoCo datasets"),
+        (["cartpole-replay", "--size", "full"], "--size applies only to MuJoCo datasets"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
@@ -322,8 +417,9 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
 
 
 def test_updates_keep_their_rate_whatever_it_is():
-    practice = dataclasses.replace(QUICK, updates_per_step=0.3)
-    trained = Training(HOPPER, practice, 0)
+    settings = dataclasses.replace(QUICK, updates_per_step=0.3)
+    trained = Training(HOPPER, settings, 0)
+    assert [settings.updates(since) for since in (0, 200, 300, 400)] == [60, 60, 30, 0]
     trained.run()
     assert int(trained.agent.updates) == 60  # 0.3 of the 200 steps after the warm-up
     assert [snapshot.step for snapshot in trained.snapshots] == [100, 200, 300, 400]

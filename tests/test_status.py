@@ -12,10 +12,11 @@ from offline_gntd.cli import main
 from offline_gntd.experiments import lock, preview, rates, status
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
 from offline_gntd.experiments.display import display
-from offline_gntd.experiments.forecast import Forecast, duration
+from offline_gntd.experiments.forecast import Forecast
 from offline_gntd.experiments.job import Ending, Options, Progress, attempt
 from offline_gntd.experiments.lock import Lock
 from offline_gntd.experiments.rates import Rate, Rates
+from offline_gntd.files import duration
 
 FAST = "@hidden_dims=16x16@batch_size=32"
 STUDY = Experiment(

@@ -22,10 +22,11 @@ def refuse(runs: pd.DataFrame, mixed: bool = False) -> None:
     says that the reader is to be told instead."""
     for dataset, group in runs.groupby("dataset", sort=False):
         for column, what in WITHIN_A_DATASET.items():
-            if group[column].nunique() + group[column].isna().any() > 1:
-                raise UserError(
-                    f"{_sentence(group, column, f'on {dataset}', what)}; run it again with --redo"
-                )
+            for part in _sharing(group, column):
+                if part[column].nunique() + part[column].isna().any() > 1:
+                    raise UserError(
+                        f"{_sentence(part, column, f'on {dataset}', what)}; run it again with --redo"
+                    )
     if mixed:
         return
     for group, column, what in _across_datasets(runs):
@@ -33,6 +34,14 @@ def refuse(runs: pd.DataFrame, mixed: bool = False) -> None:
             f"{_sentence(group, column, 'of this table', what)}; "
             "choose with --datasets, or show them together with --mixed"
         )
+
+
+def _sharing(group: pd.DataFrame, column: str) -> list[pd.DataFrame]:
+    """The runs on a dataset that must have the same value: those of a seed, where each has its own data."""
+    per_seed = "dataset_per_seed" in group and group["dataset_per_seed"].eq(True).all()
+    if column == "dataset_sha256" and per_seed:
+        return [part for _, part in group.groupby("seed")]
+    return [group]
 
 
 def notes(runs: pd.DataFrame) -> list[str]:

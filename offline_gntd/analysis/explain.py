@@ -162,12 +162,12 @@ def _commands(selection: Selection) -> list[str]:
     commands = []
     if isinstance(run["commit"], str):
         commands.append(f"git checkout {run['commit'].removesuffix(warnings.CHANGED)}")
-    source = run["dataset_source"]
+    per_seed = run["dataset_origin"] == "built" and run.get("dataset_per_seed") in (True,)  # NaN in 0.1
+    source = run["dataset"] if per_seed else run["dataset_source"]
     if run["dataset_origin"] == "built":
-        built_by = run.get("dataset_built_by")
-        if not isinstance(built_by, str):  # of runs made before it was written down
-            built_by = f"offline-gntd datasets build {source} --transitions {run['dataset_rows']}"
-        commands.append(built_by)
+        old = f"offline-gntd datasets build {source} --transitions {run['dataset_rows']}"
+        for built_by in selection.runs.get("dataset_built_by", pd.Series([None])).unique():
+            commands.append(built_by if isinstance(built_by, str) else old)  # old runs do not record it
     elif run["dataset_origin"] in ("d4rl", "minari"):
         commands.append(f"offline-gntd datasets fetch {source}")
     words = ["offline-gntd", "run", f"again-{selection.experiment.name}", "--algorithms", run["algorithm"]]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from offline_gntd.algorithms import preset
-from offline_gntd.nn.linalg import product
+from offline_gntd.nn.linalg import matmul
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler, row_width
 
@@ -84,4 +84,5 @@ def rate(call: Callable[[], Any], seconds: float, period: int = 1) -> float:
 def gemm_flops(seconds: float = 0.2) -> float:
     """Floating-point operations per second of a float32 matrix product on this thread."""
     a, b = (torch.randn(1, GEMM, GEMM, generator=torch.Generator().manual_seed(i)) for i in range(2))
-    return 2 * GEMM**3 * rate(product(a, b, out=torch.empty_like(a)), seconds)
+    out = torch.empty_like(a)
+    return 2 * GEMM**3 * rate(lambda: matmul(a, b, out), seconds)

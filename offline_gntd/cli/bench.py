@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-EVERY_UPDATE = "gntd3_bc@kfac.factor_every=1@kfac.inverse_every=1@kfac.rank=none"  # as the paper has it
+EVERY_UPDATE = "gntd3_bc@kfac.factor_every=1@kfac.inverse_every=1"  # as the paper has it
 FEWEST_ROWS = 1_000  # an episode of d3rlpy's
 PEER_PYTHON = Path(".venv-d3rlpy/bin/python")
 
@@ -35,7 +35,6 @@ def bench(args: argparse.Namespace) -> None:
     from offline_gntd.bench.peers import D3rlpy
     from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, settings
     from offline_gntd.errors import UserError, unknown
-    from offline_gntd.nn import openblas
 
     rows = ROWS if args.rows is None else args.rows
     if rows < FEWEST_ROWS:
@@ -65,7 +64,6 @@ def bench(args: argparse.Namespace) -> None:
     ours = {name: measured.timings[name, size].rates for name, size in main.items()}
     outcome = {
         "gemm_gflops": sorted(measured.gemm)[len(measured.gemm) // 2] / 1e9,
-        "products": openblas.who_multiplies(),
         "rows": rows,
         "workers": args.workers,
         "rounds": args.rounds,
@@ -84,7 +82,7 @@ def _or_dash(value: float | None, form: str) -> str:
 
 def _lines(outcome: dict) -> list[str]:
     head = f"{'':52} {'updates/s':>9} {'MFLOP':>8} {'of ceiling':>10} {'workers':>9} {'MiB':>6}"
-    products = f"matrix products by {outcome['products']}: {outcome['gemm_gflops']:.1f} GFLOP/s on one thread"
+    products = f"matrix products: {outcome['gemm_gflops']:.1f} GFLOP/s on one thread"
     lines = [products, head]
     for title, found in (("", outcome["algorithms"]), *outcome["sizes"].items()):
         lines += [

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from offline_gntd.collection.discrete import Recipe
     from offline_gntd.collection.splits import Size
 
-MUJOCO_OPTIONS = ("seed", "size", "steps", "algorithm", "checkpoint_seconds")
+TRAINING_OPTIONS = ("steps", "algorithm", "checkpoint_seconds")
+MUJOCO_OPTIONS = ("seed", "size", *TRAINING_OPTIONS)
 
 
 def add_commands(commands) -> None:
@@ -33,7 +34,9 @@ def add_commands(commands) -> None:
     discrete.add_argument(
         "--seeds", type=int, metavar="N", help="members to build: cartpole-replay-s0 … (default: 5)"
     )
-    mujoco = verb.add_argument_group("MuJoCo splits", "hopper-medium-local …: one training per body")
+    mujoco = verb.add_argument_group(
+        "MuJoCo splits", "hopper-medium-local …: one training per body; none for random"
+    )
     mujoco.add_argument("--size", choices=("small", "full"), help="full: D4RL's (default: small)")
     mujoco.add_argument("--steps", type=int, metavar="N", help="of the environment, to train for")
     mujoco.add_argument("--algorithm", metavar="A", help="td3_bc, or gntd3_bc for Gauss-Newton critics")
@@ -114,13 +117,21 @@ def build(args: argparse.Namespace) -> None:
 
 def _check_options(args: argparse.Namespace, discrete: list[str], mujoco: list[str]) -> None:
     """Refuse options that apply to none of the named datasets, or differently to two kinds of them."""
+    from offline_gntd.collection.splits import RECIPES
     from offline_gntd.datasets import built
     from offline_gntd.errors import UserError
 
     for option in MUJOCO_OPTIONS:
         if getattr(args, option) is not None and not mujoco:
-            words = f"--{option.replace('_', '-')} applies only to MuJoCo datasets such as hopper-medium-local"
+            words = (
+                f"--{option.replace('_', '-')} applies only to MuJoCo datasets such as hopper-medium-local"
+            )
             raise UserError(f"{words}, not to {args.names[0]}")
+    trained = any(RECIPES[name].trained for name in mujoco)
+    for option in TRAINING_OPTIONS:
+        if getattr(args, option) is not None and not trained:
+            words = f"--{option.replace('_', '-')} applies only to splits that need a training"
+            raise UserError(f"{words}, not to {mujoco[0]}")
     if args.seeds is not None and not any(name in built.FAMILIES for name in discrete):
         raise UserError(f"--seeds applies only to families such as cartpole-replay, not to {args.names[0]}")
     if args.set and discrete and mujoco:

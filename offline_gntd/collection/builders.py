@@ -3,6 +3,7 @@
 import dataclasses
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -14,10 +15,11 @@ from offline_gntd import processes
 from offline_gntd.collection import discrete, splits
 from offline_gntd.collection.discrete import Recipe
 from offline_gntd.collection.splits import SIZES, Order, Size
+from offline_gntd.collection.training import Training, measure
 from offline_gntd.datasets import built
 from offline_gntd.datasets.dataset import Dataset
 from offline_gntd.errors import UserError
-from offline_gntd.files import require_writable
+from offline_gntd.files import duration, require_writable
 
 
 def members_of(names: Sequence[str], seeds: int = built.DEFAULT_SEEDS) -> list[str]:
@@ -75,6 +77,8 @@ def build_splits(
 ) -> list[Dataset]:
     """Build MuJoCo splits with one training per body; several bodies are built in parallel.
 
+    A body of which only the random split is to be built is not trained.
+
     workers  processes at once; by default one for each body
     """
     _check_workers(workers)
@@ -83,8 +87,10 @@ def build_splits(
     wanted: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         recipe = splits.RECIPES[name]
-        options = Order(recipe.body, size, seed).options(recipe)
-        if force or not built.is_built(name, options):
+        order = Order(recipe.body, size, seed)
+        if recipe.trained:
+            size.practice.check()
+        if force or not built.is_built(name, order.options(recipe)):
             wanted.setdefault(recipe.body, []).append(name)
             require_writable(built.path(name))
     jobs = [(Order(body, size, seed), wanted[body], checkpoint_seconds, quiet) for body in wanted]
@@ -122,10 +128,23 @@ def _prepare_worker(lock: Any) -> None:
 
 def _build_body(place: int, order: Order, names: list[str], checkpoint_seconds: float, quiet: bool) -> None:
     processes.prepare()  # in the main process too: rounding may depend on the number of threads
-    total = order.size.practice.steps + len(splits.policies_of(names)) * order.size.rolled_out
+    total = len(splits.policies_of(names)) * order.size.rolled_out
+    if any(splits.RECIPES[name].trained for name in names):
+        total += order.size.practice.steps
     looks = {"desc": order.body, "unit": "step", "unit_scale": True, "position": place, "disable": quiet}
     with tqdm(total=total, **looks) as bar:
-        splits.build_body(order, names, _show(bar), checkpoint_seconds)
+        announce = (lambda training: None) if quiet else _announce
+        splits.build_body(order, names, _show(bar), checkpoint_seconds, announce)
+
+
+def _announce(training: Training) -> None:
+    """Say how long a training will take, by what is measured now."""
+    settings, since = training.settings, training.step
+    rates = measure(training.task, settings)
+    work = f"{settings.steps - since:,} steps with {settings.updates(since):,} updates"
+    took = f"measured: {rates.steps:,.0f} steps/s, {rates.updates:,.0f} updates/s"
+    left = duration(rates.seconds(settings, since))
+    tqdm.write(f"{training.task.env_id}: training {work} takes about {left} ({took})", file=sys.stderr)
 
 
 def _show(bar: tqdm) -> Callable[[str, int], None]:

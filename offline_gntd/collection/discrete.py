@@ -113,7 +113,10 @@ def collect(
 
 
 def seed_of(member: str) -> int:
-    return int(member.rpartition("-s")[2])
+    seed = int(member.rpartition("-s")[2])
+    if seed >= 2**63:  # torch takes no larger one
+        raise UserError(f"the seed of {member} must be less than 2**63")
+    return seed
 
 
 def build(name: str, recipe: Recipe, place: int = 0, quiet: bool = False) -> None:

@@ -1,6 +1,6 @@
 """MuJoCo splits as D4RL defined them, from one online training per body that serves them all.
 
-random         random actions
+random         random actions, which need no training
 medium         the policy of the evaluation nearest to a third of the expert's score, of those up to the first
                that reached it; rolled out
 medium-replay  every sample of the training up to that moment
@@ -78,6 +78,11 @@ class Recipe:
         size = SIZES["small"]
         return size.practice.steps if self.split in REPLAYS else self.rows(size)
 
+    @property
+    def trained(self) -> bool:
+        """Whether a training is needed for it."""
+        return self.split != "random"
+
     def rows(self, size: Size) -> int:
         """How many there are where its policies are rolled out."""
         return size.mixed_transitions if self.split == "medium-expert" else size.transitions
@@ -95,11 +100,14 @@ class Order:
     seed: int = 0
 
     def __post_init__(self):
-        self.size.practice.check()
+        if self.size.practice.environments < 1:
+            raise UserError(f"environments must be at least 1, not {self.size.practice.environments}")
         if self.size.transitions < 2:
             raise UserError(f"--transitions must be at least 2, not {self.size.transitions}")
         if self.seed < 0:
             raise UserError(f"--seed must be at least 0, not {self.seed}")
+        if self.seed >= 2**63:  # torch takes no larger one
+            raise UserError(f"--seed must be less than 2**63, not {self.seed}")
 
     @property
     def task(self) -> Task:
@@ -108,18 +116,30 @@ class Order:
     def options(self, recipe: Recipe) -> dict[str, Any]:
         """What a split was built with, as its provenance says it."""
         rows = {} if recipe.split in REPLAYS else {"transitions": recipe.rows(self.size)}
-        return rows | {"seed": self.seed} | dataclasses.asdict(self.size.practice)
+        practice = dataclasses.asdict(self.size.practice)
+        if not recipe.trained:
+            practice = {"environments": practice["environments"]}
+        return rows | {"seed": self.seed} | practice
 
 
 class Material:
-    """A finished training and the policies found in it: what all splits of a body are made of."""
+    """A finished training and the policies found in it: what all splits of a body are made of.
 
-    def __init__(self, order: Order, training: Training, report: Callable[[str, int], None]):
-        self.order, self.training, self.report = order, training, report
-        self.policies = {
-            "medium": medium(training.snapshots, order.task),
-            "expert": expert(training.snapshots),
-        }
+    Without a training there are random actions only.
+    """
+
+    def __init__(self, order: Order, training: Training | None, report: Callable[[str, int], None]):
+        self.order, self._training, self.report = order, training, report
+        self.policies: dict[str, Snapshot] = {}
+        if training:
+            self.policies["medium"] = medium(training.snapshots, order.task)
+            self.policies["expert"] = expert(training.snapshots)
+        self._random: RolloutBuffer | None = None
+
+    @property
+    def training(self) -> Training:
+        assert self._training, "only random actions need no training"
+        return self._training
 
     def rows(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Rows of a split, and where its episodes end."""
@@ -141,15 +161,21 @@ class Material:
 
     def rolled_out(self, policy: str) -> RolloutBuffer:
         """As many steps of a policy as any split takes, from the training's folder if they are there."""
-        order, count = self.order, self.order.size.rolled_out
-        path = self.training.folder / f"{policy}-{count}.pt"
+        if policy == "random":
+            self._random = self._random or self._roll_out(policy)
+            return self._random
+        path = self.training.folder / f"{policy}-{self.order.size.rolled_out}.pt"
         if not path.exists():
-            key = (order.seed, STREAMS[policy])
-            seed = int(np.random.SeedSequence(key).generate_state(1)[0])
-            act = self._acting(policy, [torch.Generator().manual_seed(seed)])
-            count_up = lambda steps: self.report(f"rolling out {policy}", steps)  # noqa: E731
-            roll_out(order.task, act, count, key, order.size.practice.environments, count_up).save(path)
+            self._roll_out(policy).save(path)
         return RolloutBuffer.load(path)
+
+    def _roll_out(self, policy: str) -> RolloutBuffer:
+        order, key = self.order, (self.order.seed, STREAMS[policy])
+        seed = int(np.random.SeedSequence(key).generate_state(1)[0])
+        act = self._acting(policy, [torch.Generator().manual_seed(seed)])
+        count, environments = order.size.rolled_out, order.size.practice.environments
+        count_up = lambda steps: self.report(f"rolling out {policy}", steps)  # noqa: E731
+        return roll_out(order.task, act, count, key, environments, count_up)
 
     def _acting(self, policy: str, generators: list[torch.Generator]) -> Callable[[Tensor], Tensor]:
         """Random actions, or a snapshot's with the noise of its training: D4RL's policies are sampled too."""
@@ -202,34 +228,53 @@ def medium(snapshots: Sequence[Snapshot], task: Task) -> Snapshot:
 
 
 def build_body(
-    order: Order, names: Sequence[str], report: Callable[[str, int], None], checkpoint_seconds: float
+    order: Order,
+    names: Sequence[str],
+    report: Callable[[str, int], None],
+    checkpoint_seconds: float,
+    announce: Callable[[Training], None] = lambda training: None,
 ) -> None:
-    """Train if need be, then make and store the named splits of one body."""
-    training = Training(order.task, order.size.practice, order.seed)
+    """Make and store the named splits of one body; those that need no training come first.
+
+    announce  called before a training begins or goes on
+    """
+    trained = [name for name in names if RECIPES[name].trained]
+    _store(Material(order, None, report), [name for name in names if name not in trained])
+    if trained:
+        training = Training(order.task, order.size.practice, order.seed)
+        training.resume()
+        if training.step < order.size.practice.steps:
+            announce(training)
+        _train(training, report, checkpoint_seconds)
+        _store(Material(order, training, report), trained)
+
+
+def _train(training: Training, report: Callable[[str, int], None], checkpoint_seconds: float) -> None:
     seen = 0
 
     def practised(training: Training) -> None:
         nonlocal seen
         last = training.snapshots[-1].greedy_return if training.snapshots else None
-        state = "warming up" if last is None else f"score {order.task.score(last):.1f}"
+        state = "warming up" if last is None else f"score {training.task.score(last):.1f}"
         report(state, training.step - seen)
         seen = training.step
 
-    training.run(practised, checkpoint_seconds)
     practised(training)  # which may have been finished before
-    material = Material(order, training, report)
+    training.run(practised, checkpoint_seconds)
+
+
+def _store(material: Material, names: Sequence[str]) -> None:
     for name in names:
-        split = RECIPES[name].split
-        report(f"writing {split}", 0)
-        rows, ends = material.rows(split)
-        provenance = {
-            "level": material.level(split),
-            "training": {
+        recipe, order = RECIPES[name], material.order
+        material.report(f"writing {recipe.split}", 0)
+        rows, ends = material.rows(recipe.split)
+        provenance: dict[str, Any] = {"level": material.level(recipe.split), "versions": installed()}
+        if recipe.trained:
+            training = material.training
+            provenance["training"] = {
                 "config": to_dict(order.size.practice.config),
                 "updates": int(training.agent.updates),
                 "greedy_returns": {str(s.step): s.greedy_return for s in training.snapshots},
                 "seconds": {part: round(seconds, 1) for part, seconds in training.seconds.items()},
-            },
-            "versions": installed(),
-        }
-        built.store(name, rows, ends, order.options(RECIPES[name]), provenance)
+            }
+        built.store(name, rows, ends, order.options(recipe), provenance)

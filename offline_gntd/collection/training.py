@@ -27,6 +27,8 @@ from offline_gntd.tasks import Task
 from offline_gntd.versions import installed
 
 STREAM = 0  # in the key of a training's environments; roll-outs have other numbers
+MEASURED = 200  # rounds of steps, and updates, that a rate is measured with …
+MEASURED_SECONDS = 2.0  # … or as many as take this long
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,13 @@ class TrainingSettings:
         if not isinstance(preset(self.algorithm).config, TD3BC):
             raise UserError(f"--algorithm must be td3_bc or gntd3_bc, not {self.algorithm}")
 
+    def updates(self, since: int = 0) -> int:
+        """Updates from a step to the end."""
+        first, last = (
+            int(max(0, step - self.warm_up) * self.updates_per_step) for step in (since, self.steps)
+        )
+        return last - first
+
     @property
     def config(self) -> TD3BC:
         """TD3: no behaviour cloning, and no observation statistics."""
@@ -73,6 +82,21 @@ class Snapshot:
     step: int
     greedy_return: float  # mean of its episodes, without exploration
     weights: Tensor  # of the actor's network, [1, parameters]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast this machine trains at the moment."""
+
+    steps: float  # per second, of all environments together
+    updates: float  # per second
+    episode_limit: int | None  # steps, of the environment
+
+    def seconds(self, settings: TrainingSettings, since: int = 0) -> float:
+        """To train from a step to the end, if every evaluated episode takes as long as it may."""
+        evaluations = -(-settings.steps // settings.evaluate_every) - since // settings.evaluate_every
+        evaluated = evaluations * settings.evaluate_episodes * (self.episode_limit or 0)
+        return (settings.steps - since + evaluated) / self.steps + settings.updates(since) / self.updates
 
 
 class Training:
@@ -115,7 +139,8 @@ class Training:
         self, report: Callable[["Training"], None] = lambda training: None, checkpoint_seconds: float = 60.0
     ) -> None:
         """Train to the last step, from the last checkpoint if there is one."""
-        self._resume()
+        if self.step == 0:
+            self.resume()
         evaluator = Evaluator(self.task, [self.seed], self.settings.evaluate_episodes)
         saved = time.monotonic()
         while self.step < self.settings.steps:
@@ -161,7 +186,8 @@ class Training:
         tensors.save(self.folder / "checkpoint.pt", content)
         self._stored = self.step
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Go to the last checkpoint, if there is one."""
         if not (self.folder / "checkpoint.pt").exists():
             return
         content = tensors.load(self.folder / "checkpoint.pt")
@@ -180,3 +206,26 @@ class Training:
     def _part(self, stored: int) -> Path:
         """The file of the samples after the first `stored`."""
         return self.folder / f"samples-{stored:07d}.pt"
+
+
+def measure(task: Task, settings: TrainingSettings) -> Rates:
+    """Time a few steps and updates of a training that is thrown away."""
+    trial = Training(task, dataclasses.replace(settings, steps=settings.environments, warm_up=0), seed=0)
+    explore = partial(trial.agent.explore, noise=settings.exploration)
+    rounds = _rate(lambda: trial.batches.step(explore), settings.steps // settings.environments)
+    updates = _rate(lambda: trial.agent.update(trial.batches.sample()), settings.updates())
+    spec = trial.batches.collectors[0].environments[0].spec
+    trial.batches.close()
+    return Rates(rounds * settings.environments, updates, spec.max_episode_steps if spec else None)
+
+
+def _rate(work: Callable[[], object], most: int) -> float:
+    """Calls per second, the first one not counted: it may be slower. About `most` calls are enough."""
+    work()
+    began, count = time.perf_counter(), 0
+    while count < max(1, min(MEASURED, most - 1)):
+        work()
+        count += 1
+        if time.perf_counter() - began >= MEASURED_SECONDS:
+            break
+    return count / (time.perf_counter() - began)

@@ -148,8 +148,8 @@ class VectorCollector:
                 self._obs[i], *_ = self._act(i, action)
         if not torch.equal(self.obs, state["obs"]):
             raise UserError(
-                f"{self.task.env_id} does not repeat its episodes on this machine, so the run cannot be resumed; "
-                f"delete its folder and start again"
+                f"{self.task.env_id} does not repeat its episodes on this machine, so the run cannot be "
+                "resumed; delete its folder and start again"
             )
 
     def close(self) -> None:

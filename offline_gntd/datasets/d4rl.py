@@ -44,7 +44,7 @@ class Recording:
         return ends if len(ends) and ends[-1] == len(self) else np.append(ends, len(self))
 
     def episodes(self) -> np.ndarray:
-        """Return, length and truncation of every episode [episodes, 3]; rows left out of the transitions count.
+        """Return, length and truncation of every episode [episodes, 3], with rows that are left out below.
 
         No transition is truncated: a row marked as a timeout is left out.
         """

@@ -136,7 +136,7 @@ def episodes(folder: Path) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def transitions(folder: Path, task: Task, totals: list[tuple[float, int, bool]]) -> Iterator[np.ndarray]:
-    """Rows in slabs. Each episode's return, length and truncation at its last row are appended to `totals`."""
+    """Rows in slabs. Return, length and truncation of each episode are appended to `totals`."""
     slab: list[np.ndarray] = []
     waiting = 0
     for episode, *spaces in episodes(folder):

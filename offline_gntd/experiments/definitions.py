@@ -20,7 +20,7 @@ from offline_gntd.files import home, read_json, write_json
 class Protocol:
     """How every run of an experiment is trained and scored; a table never mixes two of them."""
 
-    steps: int = 20_000  # updates; of an algorithm that learns online, batches
+    steps: int = 20_000  # updates; environment steps of an algorithm that learns online
     evaluate_every: int = 500  # updates; the last step is always evaluated
     evaluate_episodes: int = 20
     seeds_per_process: int = 1  # trained together, stacked, in one process
@@ -149,7 +149,7 @@ CONTINUOUS = ("bc", "td3_bc", "gntd3_bc")
 COSTLY = ("td3_bc", "bcq", "gn_bcq", "cql", "gn_cql")  # the others take 6 to 30 times the time of td3_bc
 BODIES = ("halfcheetah", "hopper", "walker2d")
 SPLITS = ("medium", "medium-replay", "medium-expert", "expert")
-MUJOCO = ("Hopper-v5", "Walker2d-v5", "Swimmer-v5", "HalfCheetah-v5")
+MUJOCO = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Swimmer-v4")
 ONLINE = ("pg_td", "pg_gntd")
 VERSIONS = ("v0", "v2", "local")  # of table2's data: D4RL's, or built here
 
@@ -173,6 +173,7 @@ BUILT_IN = {
             "table1",
             ("cartpole-replay", "cartpole-medium-replay", "acrobot-replay", "acrobot-medium-replay"),
             DISCRETE,
+            protocol=Protocol(steps=3_000, evaluate_every=30, evaluate_episodes=20),
         ),
         *(
             Experiment(
@@ -193,7 +194,8 @@ BUILT_IN = {
             "figure1",
             MUJOCO,
             ONLINE,
-            protocol=Protocol(steps=1_000, evaluate_every=25, evaluate_episodes=5),
+            seeds=3,
+            protocol=Protocol(steps=300_000, evaluate_every=5_000, evaluate_episodes=10),
         ),
     )
 }

@@ -11,8 +11,9 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
 from offline_gntd.experiments.definitions import Cell
-from offline_gntd.experiments.forecast import Forecast, duration
+from offline_gntd.experiments.forecast import Forecast
 from offline_gntd.experiments.job import Ending, Progress
+from offline_gntd.files import duration
 
 LINE_SECONDS = 30.0  # between two plain lines on how far it is
 

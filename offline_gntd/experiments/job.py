@@ -89,7 +89,9 @@ def attempt(
         return Ending(cell, "unwritable", str(error))
 
 
-def _run(cell: Cell, options: Options, report, stopping, sources: tuple[Source, ...] | None, lock: Lock) -> Ending:
+def _run(
+    cell: Cell, options: Options, report, stopping, sources: tuple[Source, ...] | None, lock: Lock
+) -> Ending:
     from offline_gntd.experiments.run import Run
     from offline_gntd.processes import prepare
 

@@ -46,7 +46,9 @@ def plan(experiment: Experiment, redo: bool = False) -> Plan:
     return made
 
 
-def state(cell: Cell, dataset_sha256s: list[str | None], shipped_runs: dict[tuple, dict] | None = None) -> str:
+def state(
+    cell: Cell, dataset_sha256s: list[str | None], shipped_runs: dict[tuple, dict] | None = None
+) -> str:
     """finished | stale | missing: by the run's folder, else by what was shipped with the same hashes.
 
     dataset_sha256s  one per seed; None where no data is needed, and empty where the data is not here: then

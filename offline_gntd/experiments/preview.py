@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import planning, rates
 from offline_gntd.experiments.definitions import Cell, Experiment
-from offline_gntd.experiments.forecast import duration
 from offline_gntd.experiments.planning import Plan
+from offline_gntd.files import duration
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,9 @@ def read_shipped(experiment: str) -> Results | None:
         runs = pd.read_csv(shipped_path(experiment, ".runs"))
         for column in NESTED:
             runs[column] = runs[column].map(json.loads)
+        for protocol in runs["protocol"]:
+            if "stack" in protocol:  # its name in version 0.1
+                protocol["seeds_per_process"] = protocol.pop("stack")
         return Results(pd.read_csv(shipped_path(experiment)), runs)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"cannot read the shipped results of {experiment}: {error}") from error

@@ -24,7 +24,7 @@ from offline_gntd.experiments import provenance
 from offline_gntd.experiments.batches import batches_of
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.record import Record, read_description
-from offline_gntd.experiments.sources import Source, sources_of
+from offline_gntd.experiments.sources import Source, is_family, sources_of
 from offline_gntd.tensors import Unreadable
 
 LARGEST_VALUE = 1e6  # |Q| past this has diverged
@@ -242,6 +242,7 @@ class Run:
             "stack": len(cell.seeds),
             "dataset_source": source.source,
             "dataset_sha256": source.sha256,
+            "dataset_per_seed": is_family(cell.source),
             "dataset_rows": len(source) if isinstance(source, Dataset) else 0,
             "dataset_origin": source.origin,
             "dataset_stands_for": source.stands_for,

@@ -8,8 +8,8 @@ from typing import Any
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions, lock, planning, rates, results
 from offline_gntd.experiments.definitions import Cell
-from offline_gntd.experiments.forecast import duration
 from offline_gntd.experiments.record import FINISHED, LOG, last_evaluation, read_description
+from offline_gntd.files import duration
 
 STATES = ("done", "diverged", "running", "failed", "stale", "waiting")
 

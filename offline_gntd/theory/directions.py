@@ -8,7 +8,7 @@ from torch import Tensor
 
 from offline_gntd.nn.exact import gauss_newton_weights
 from offline_gntd.nn.kfac import KFAC, KroneckerFactors
-from offline_gntd.nn.mlp import MLP, Gradient, Tape
+from offline_gntd.nn.mlp import MLP, Tape
 from offline_gntd.theory.approximations import approximation
 from offline_gntd.theory.chains import ACTIONS, STATES, chains
 from offline_gntd.theory.policy_evaluation import frequencies, mean_residual
@@ -32,10 +32,9 @@ class Comparison:
         exact = self._gradient(tape, gauss_newton_weights(tape, residual, self.damping))
         gradient = self._gradient(tape, residual)
         kfac = gradient.clone()
-        factors = KroneckerFactors(KFAC(damping=self.damping), Gradient(tape, kfac))
-        factors.refresh()
-        factors.precondition()
-        tape.backward(1.0)  # whose signals it may have written over
+        factors = KroneckerFactors(KFAC(damping=self.damping, start="batch"), tape)
+        factors.update()
+        factors.precondition(kfac)
         measured = []
         for name, d in (("exact", exact), ("kfac", kfac), ("gradient", gradient)):
             measured += [
@@ -63,8 +62,8 @@ class Comparison:
 
     def _gradient(self, tape: Tape, weight: Tensor) -> Tensor:
         flat = torch.zeros_like(tape.network.flat)
-        Gradient(tape, flat)(weight / self.samples)
-        tape.backward(1.0)  # the weights are gone from its signals again
+        tape.weight_grad(flat, weight / self.samples)
+        tape.backward(1.0)  # weight_grad has multiplied the derivatives by the weights
         return flat
 
 
@@ -75,6 +74,6 @@ def angle(a: Tensor, b: Tensor) -> Tensor:
 
 def reach(tape: Tape, d: Tensor, residual: Tensor) -> Tensor:
     """1 − min_c ‖δ − c Jd‖² / ‖δ‖² = cos²(Jd, δ); a sample's Jd is Σ_l p̄_lᵀ D_l q_l, without a Jacobian."""
-    layers = zip(tape.inputs, tape.network.views(d), tape.signals, strict=True)
+    layers = zip(tape.inputs, tape.network.views(d), tape.grad_outputs, strict=True)
     change = torch.stack([((p @ D) * q).sum(-1) for p, D, q in layers]).sum(0)
     return torch.nn.functional.cosine_similarity(change, residual, dim=-1).square()
