@@ -84,9 +84,8 @@ class KroneckerFactors:
 
     def _update_inverses(self) -> None:
         for l, (damping_P, damping_G) in enumerate(self._damping()):
-            self.P_inverse[l][...], P_exists = damped_inverse(self.P[l], damping_P)
-            self.G_inverse[l][...], G_exists = damped_inverse(self.G[l], damping_G)
-            exists = P_exists & G_exists
+            exists = damped_inverse(self.P[l], damping_P, out=self.P_inverse[l])
+            exists &= damped_inverse(self.G[l], damping_G, out=self.G_inverse[l])
             self.failures[:, l] += ~exists
             self.boost[:, l] *= torch.where(exists, 0.9, 10.0)
         self.boost.clamp_(1, 1e12)

@@ -21,16 +21,18 @@ def update_second_moment(moment: Tensor, x: Tensor, decay: float, scale: float =
     torch.baddbmm(moment, x.mT, x, beta=decay, alpha=(1 - decay) * scale / x.shape[-2], out=moment)
 
 
-def damped_inverse(matrix: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
-    """(matrix + damping I)⁻¹ [networks, n, n] for damping [networks], and whether it exists [networks].
+def damped_inverse(matrix: Tensor, damping: Tensor, out: Tensor) -> Tensor:
+    """out ← (matrix + damping I)⁻¹ [networks, n, n] for damping [networks]; returns whether it exists.
 
-    Where it does not exist (not positive definite, not finite), I / damping is returned instead. Nothing is
-    read back from a GPU.
+    Where it does not exist (not positive definite, not finite), out is I / damping. Nothing is read back from
+    a GPU.
     """
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    damped = matrix + damping[:, None, None] * identity
+    damped = matrix.clone()
+    damped.diagonal(dim1=-2, dim2=-1).add_(damping[:, None])
     root, info = torch.linalg.cholesky_ex(damped)
-    exists = (info == 0) & root.diagonal(dim1=-2, dim2=-1).sum(-1).isfinite()
-    keep = exists[:, None, None]
-    inverse = torch.cholesky_inverse(torch.where(keep, root, identity))
-    return torch.where(keep, inverse, identity / damping[:, None, None]), exists
+    diagonal = root.diagonal(dim1=-2, dim2=-1)
+    exists = (info == 0) & diagonal.sum(-1).isfinite()
+    root.masked_fill_(~exists[:, None, None], 0)
+    diagonal.copy_(torch.where(exists[:, None], diagonal, damping.sqrt()[:, None]))
+    torch.cholesky_inverse(root, out=out)
+    return exists
