@@ -14,6 +14,7 @@ from offline_gntd.errors import UserError
 
 NAME = "hopper-medium-v2"
 CONTENT = bytes(range(256)) * 4000
+ENTRIES = catalogue.entries()
 
 
 class Server(ThreadingHTTPServer):
@@ -32,8 +33,13 @@ class Handler(BaseHTTPRequestHandler):
         behaviour = self.server.behaviour
         wanted = self.headers.get("Range")
         self.server.ranges.append(wanted)
-        if behaviour == "404":
+        if behaviour == "404" or (behaviour == "404 at the host" and "/copy/" not in self.path):
             self.send_error(404)
+            return
+        if behaviour == "redirect" and "/elsewhere" not in self.path:
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
             return
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and behaviour != "no ranges" else 0
         body = CONTENT[start:]
@@ -49,6 +55,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if behaviour == "hang":
             time.sleep(5)
+        if behaviour == "slow":
+            for start in range(0, len(body), 100_000):
+                self.wfile.write(body[start : start + 100_000])
+                time.sleep(0.05)
+            return
         self.wfile.write(body[: len(body) // 3] if behaviour in ("truncate", "no length") else body)
 
     def log_message(self, *args):
@@ -59,7 +70,8 @@ class Handler(BaseHTTPRequestHandler):
 def server(monkeypatch):
     server = Server()
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(download, "HOST", f"http://127.0.0.1:{server.server_port}/")
+    monkeypatch.setattr(download, "HOST", f"http://127.0.0.1:{server.server_port}/{{path}}")
+    monkeypatch.setattr(download, "V2_COPY", "http://127.0.0.1:9/{file}")
     entry = dataclasses.replace(
         catalogue.entries()[NAME], bytes=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest()
     )
@@ -142,8 +154,29 @@ def test_a_damaged_beginning_is_not_kept(server):
 
 
 def test_mirrors_come_first_and_the_host_after(server, monkeypatch):
-    monkeypatch.setenv(download.MIRRORS, f"http://127.0.0.1:9/, {download.HOST}mirror")
-    assert [url.count("mirror") for url in download.addresses(server.entry)] == [0, 1, 0]
+    base = download.HOST.removesuffix("{path}")
+    monkeypatch.setenv(download.MIRRORS, f"http://127.0.0.1:9/, {base}mirror {base}{{id}}?as={{file}}")
+    path = server.entry.path
+    assert download.addresses(server.entry) == [
+        f"http://127.0.0.1:9/{path}",
+        f"{base}mirror/{path}",
+        f"{base}hopper-medium-v2?as=hopper_medium-v2.hdf5",
+        f"{base}{path}",
+        "http://127.0.0.1:9/hopper_medium-v2.hdf5",
+    ]
+    assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
+
+
+def test_the_copy_of_the_v2_files_is_tried_when_the_host_fails(server, monkeypatch):
+    monkeypatch.setattr(download, "V2_COPY", download.HOST.replace("{path}", "copy/{file}"))
+    server.behaviour = "404 at the host"
+    assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
+    assert not any("copy" in url for url in download.addresses(ENTRIES["hopper-medium-v0"]))
+
+
+@pytest.mark.parametrize("behaviour", ["redirect", "slow"])
+def test_redirects_and_slow_answers_are_followed(server, behaviour):
+    server.behaviour = behaviour
     assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
 
 
@@ -173,7 +206,7 @@ def test_a_file_fetched_by_hand(server, tmp_path, capsys):
 @pytest.mark.parametrize("fault", ["refused", "hang"])
 def test_offline_it_is_one_clear_line_within_ten_seconds(server, monkeypatch, capsys, fault):
     if fault == "refused":
-        monkeypatch.setattr(download, "HOST", "http://127.0.0.1:9/")
+        monkeypatch.setattr(download, "HOST", "http://127.0.0.1:9/{path}")
     else:
         monkeypatch.setattr(download, "PATIENCE", 1.0)
         monkeypatch.setattr(download.urllib.request, "urlopen", lambda *args, **kwargs: time.sleep(4))

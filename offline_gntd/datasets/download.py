@@ -22,8 +22,9 @@ from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, writing
 
-HOST = "http://rail.eecs.berkeley.edu/"
-MIRRORS = "OFFLINE_GNTD_D4RL_MIRRORS"  # base addresses, tried before the host: spaces or commas between
+HOST = "http://rail.eecs.berkeley.edu/{path}"  # D4RL's own
+V2_COPY = "https://huggingface.co/datasets/imone/D4RL/resolve/main/{file}"  # a copy of the v2 files
+MIRRORS = "OFFLINE_GNTD_D4RL_MIRRORS"  # addresses tried first, separated by spaces or commas
 PATIENCE = 8.0  # seconds for hosts that give nothing to begin to answer, all together
 STALL = 30.0  # seconds without a byte before a host is given up
 BLOCK = 1 << 18  # bytes
@@ -117,14 +118,28 @@ def fetch(entry: Entry, quiet: bool = False) -> Path:
             raise UserError(f"cannot write {part}: {error.strerror or error}") from error
     raise UserError(
         f"cannot download {entry.id} ({'; '.join(faults)}). Try again later, set {MIRRORS}, or get "
-        f"{HOST}{entry.path} ({entry.bytes:,} bytes) by other means and put it at {target}, or run: "
+        f"{address(HOST, entry)} ({entry.bytes:,} bytes) by other means and put it at {target}, or run: "
         f"offline-gntd datasets fetch {entry.id} --from-file FILE"
     )
 
 
 def addresses(entry: Entry) -> list[str]:
+    """Where to download a file, in the order to try: the user's mirrors, D4RL's host, and the copy of v2.
+
+    A mirror is a template with {id}, {file} or {path} in it, or a base with D4RL's paths below it.
+    """
     mirrors = os.environ.get(MIRRORS, "").replace(",", " ").split()
-    return [base.rstrip("/") + "/" + entry.path for base in (*mirrors, HOST)]
+    copies = [V2_COPY] if entry.version == "v2" else []
+    return [address(template, entry) for template in (*mirrors, HOST, *copies)]
+
+
+def address(template: str, entry: Entry) -> str:
+    parts = {"{id}": entry.id, "{file}": entry.file_name, "{path}": entry.path}
+    if not any(name in template for name in parts):
+        template = template.rstrip("/") + "/{path}"
+    for name, value in parts.items():
+        template = template.replace(name, value)
+    return template
 
 
 def _download(url: str, part: Path, entry: Entry, deadline: float, quiet: bool) -> None:
