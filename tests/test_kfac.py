@@ -68,9 +68,9 @@ def test_preconditioning_equals_a_dense_kronecker_solve(dims, batch):
     tape = recorded_tape(dims, batch, stack=(2, 2))
     gradient = torch.randn_like(tape.network.flat)
     step = gradient.clone()
-    factors = KroneckerFactors(KFAC(damping=0.09, start="batch"), tape)
-    factors.update()
-    factors.precondition(step)
+    factors = KroneckerFactors(KFAC(damping=0.09, start="batch"), tape.network.layers)
+    factors.update(tape.inputs, tape.grad_outputs)
+    factors.precondition(tape.network.views(step))
     for l, (before, after) in enumerate(
         zip(tape.network.views(gradient), tape.network.views(step), strict=True)
     ):
@@ -85,10 +85,12 @@ def test_preconditioning_equals_a_dense_kronecker_solve(dims, batch):
 @pytest.mark.parametrize("average", ["both", "P"])
 def test_which_factors_are_averaged_and_from_what_they_start(start, average):
     tape, first, second = (recorded_tape((3, 4, 1), 16, seed=seed) for seed in range(3))
-    factors = KroneckerFactors(KFAC(ema_decay=0.75, start=start, average=average, **EVERY), tape)
+    factors = KroneckerFactors(
+        KFAC(ema_decay=0.75, start=start, average=average, **EVERY), tape.network.layers
+    )
     for batch in (first, second):
         copy_batch(tape, batch)
-        factors.update()
+        factors.update(tape.inputs, tape.grad_outputs)
 
     def averaged(one, two):
         start_value = torch.eye(one.shape[-1]) if start == "identity" else second_moment(one)
@@ -101,8 +103,8 @@ def test_which_factors_are_averaged_and_from_what_they_start(start, average):
 
 def test_output_scale_gives_the_factors_of_a_scaled_output():
     tape = recorded_tape((3, 4, 1), 16)
-    factors = KroneckerFactors(KFAC(output_scale=0.5, start="batch"), tape)
-    factors.update()
+    factors = KroneckerFactors(KFAC(output_scale=0.5, start="batch"), tape.network.layers)
+    factors.update(tape.inputs, tape.grad_outputs)
     torch.testing.assert_close(factors.G[0], second_moment(0.5 * tape.grad_outputs[0]))
     torch.testing.assert_close(factors.P[0], second_moment(tape.inputs[0]))
 
@@ -110,10 +112,10 @@ def test_output_scale_gives_the_factors_of_a_scaled_output():
 def test_factors_and_inverses_have_periods_of_their_own():
     batches = [recorded_tape((3, 4, 1), 16, seed=seed) for seed in range(5)]
     tape = recorded_tape((3, 4, 1), 16)
-    factors = KroneckerFactors(KFAC(ema_decay=0.0, factor_every=2, inverse_every=4), tape)
+    factors = KroneckerFactors(KFAC(ema_decay=0.0, factor_every=2, inverse_every=4), tape.network.layers)
     for count, batch in enumerate(batches):
         copy_batch(tape, batch)
-        factors.update()
+        factors.update(tape.inputs, tape.grad_outputs)
         seen = batches[count - count % 2]
         inverted = batches[count - count % 4]
         torch.testing.assert_close(factors.G[0], second_moment(seen.grad_outputs[0]))
@@ -123,8 +125,8 @@ def test_factors_and_inverses_have_periods_of_their_own():
 
 def test_trace_split_balances_the_factors():
     tape = recorded_tape((3, 4, 1), 16)
-    factors = KroneckerFactors(KFAC(damping=0.25, split="trace", start="batch"), tape)
-    factors.update()
+    factors = KroneckerFactors(KFAC(damping=0.25, split="trace", start="batch"), tape.network.layers)
+    factors.update(tape.inputs, tape.grad_outputs)
     damping_P, damping_G = factors._damping()[0]
     torch.testing.assert_close(damping_P * damping_G, torch.full_like(damping_P, 0.25))
     ratio = second_moment(tape.inputs[0]).diagonal(dim1=-2, dim2=-1).mean(-1)
@@ -135,13 +137,13 @@ def test_trace_split_balances_the_factors():
 @pytest.mark.parametrize("broken", [-torch.eye(4), torch.full((4, 4), torch.nan)], ids=["negative", "NaN"])
 def test_a_factor_that_cannot_be_inverted_is_replaced_and_the_damping_rises(broken):
     tape = recorded_tape((3, 4, 4, 1), 16)
-    factors = KroneckerFactors(KFAC(factor_every=100, inverse_every=1, start="batch"), tape)
-    factors.update()
+    factors = KroneckerFactors(KFAC(factor_every=100, inverse_every=1, start="batch"), tape.network.layers)
+    factors.update(tape.inputs, tape.grad_outputs)
     others = [factors.G_inverse[0][0], *factors.P_inverse, *factors.G_inverse[1:]]
     before = [inverse.clone() for inverse in others]
     good = factors.G[0][1].clone()
     factors.G[0][1] = broken  # first layer of the second network
-    factors.update()
+    factors.update(tape.inputs, tape.grad_outputs)
     for inverse, kept in zip(others, before, strict=True):
         torch.testing.assert_close(inverse, kept, rtol=0, atol=0)
     torch.testing.assert_close(factors.G_inverse[0][1], torch.eye(4) / 0.5)
@@ -149,11 +151,11 @@ def test_a_factor_that_cannot_be_inverted_is_replaced_and_the_damping_rises(brok
     assert diagnostics["kfac_failures"].tolist() == [0, 1]
     torch.testing.assert_close(diagnostics["kfac_damping"], torch.tensor([0.25, 2.5]))
     factors.G[0][1] = good
-    factors.update()
+    factors.update(tape.inputs, tape.grad_outputs)
     assert factors.failures.sum() == 1
     torch.testing.assert_close(factors.G_inverse[0][1], torch.linalg.inv(good + 2.5**0.5 * torch.eye(4)))
     for _ in range(30):  # until the damping has fallen to ω
-        factors.update()
+        factors.update(tape.inputs, tape.grad_outputs)
     torch.testing.assert_close(factors.G_inverse[0][1], torch.linalg.inv(good + 0.5 * torch.eye(4)))
 
 

@@ -33,7 +33,7 @@ class Critic:
         self.network, self.tape = network, Tape(network, batch)
         self.optimiser = Stepper(network.flat, learning_rate, optimiser)
         self.gradient = torch.zeros_like(network.flat)
-        self.factors = KroneckerFactors(kfac, self.tape) if kfac else None
+        self.factors = KroneckerFactors(kfac, network.layers) if kfac else None
         self.exact_damping = exact_damping
         self.step_ratio = network.flat.new_zeros(network.stack[0])  # ‖d‖ / ‖gradient‖ per seed
         self.curvature_seconds = 0.0  # spent on curvature in this process
@@ -56,7 +56,7 @@ class Critic:
             weight = gauss_newton_weights(self.tape, weight, self.exact_damping)
         began = time.perf_counter()
         if self.factors:
-            self.factors.update()
+            self.factors.update(self.tape.inputs, self.tape.grad_outputs)
         self.curvature_seconds += time.perf_counter() - began
         self.tape.weight_grad(self.gradient, weight)
         if extra_gradient is not None:
@@ -70,11 +70,12 @@ class Critic:
         self.optimiser.step(self.gradient)
 
     def _precondition(self, factors: KroneckerFactors) -> None:
+        layers = self.network.views(self.gradient)
         if int(factors.updates) % RATIO_EVERY != 1:
-            factors.precondition(self.gradient)
+            factors.precondition(layers)
             return
         before = self.gradient.flatten(1).norm(dim=1)
-        factors.precondition(self.gradient)
+        factors.precondition(layers)
         torch.div(self.gradient.flatten(1).norm(dim=1), before, out=self.step_ratio)
 
     def diagnostics(self) -> dict[str, Tensor]:

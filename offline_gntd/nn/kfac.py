@@ -5,13 +5,13 @@ approximated by P ⊗ G with P = E[p̄ p̄ᵀ] and G = E[q qᵀ]. The step of th
     d_l = (P + √ω I)⁻¹ · gradient_l · (G + √ω I)⁻¹.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from offline_gntd.nn.linalg import damped_inverse, matmul, update_second_moment
-from offline_gntd.nn.mlp import Tape
 
 
 @dataclass(frozen=True)
@@ -47,39 +47,44 @@ CHOICES = {"average": ("both", "P"), "start": ("identity", "batch"), "split": ("
 class KroneckerFactors:
     """The factors of every layer of a stack of networks and their damped inverses.
 
+    Tensors have the stack flattened into one dimension, `networks`.
+
     Where a factor cannot be inverted, I / damping replaces its inverse and the layer's damping is multiplied
     by 10; every successful inversion lets it fall by a tenth, down to ω.
     """
 
-    def __init__(self, config: KFAC, tape: Tape):
-        self.config, self.tape = config, tape
+    def __init__(self, config: KFAC, layers: Sequence[Tensor]):
+        """layers  the weights [*stack, fan_in + 1, fan_out] of every layer, for their shapes and device"""
+        self.config, self.stack, device = config, layers[0].shape[:-2], layers[0].device
+        networks = self.stack.numel()
         self.updates = torch.zeros((), dtype=torch.int64)  # on the CPU: reading it never waits for a GPU
-        self.P = [self._identity(weight.shape[-2]) for weight in tape.weights]  # [networks, n, n] per layer
-        self.G = [self._identity(weight.shape[-1]) for weight in tape.weights]
+        self.P = [torch.eye(w.shape[-2], device=device).repeat(networks, 1, 1) for w in layers]
+        self.G = [torch.eye(w.shape[-1], device=device).repeat(networks, 1, 1) for w in layers]
         self.P_inverse = [torch.zeros_like(P) for P in self.P]
         self.G_inverse = [torch.zeros_like(G) for G in self.G]
-        self.half = [torch.empty_like(weight) for weight in tape.weights]  # P⁻¹ · gradient
-        self.boost = tape.output.new_ones(tape.networks, len(self.P))  # [networks, layers], times ω
+        self.half = [torch.empty_like(w.flatten(0, -3)) for w in layers]  # P⁻¹ · gradient
+        self.boost = torch.ones(networks, len(layers), device=device)  # times ω, for every layer
         self.failures = torch.zeros_like(self.boost)
 
-    def _identity(self, n: int) -> Tensor:
-        return torch.eye(n, device=self.tape.output.device).repeat(self.tape.networks, 1, 1)
+    def update(self, inputs: Sequence[Tensor], grad_outputs: Sequence[Tensor]) -> None:
+        """Average a batch into the factors and renew the inverses, each where its period is over.
 
-    def update(self) -> None:
-        """Average the tape's batch into the factors and renew the inverses, each where its period is over."""
+        inputs        p̄ of every layer [networks, batch, fan_in + 1]
+        grad_outputs  q of every layer [networks, batch, fan_out]
+        """
         count = int(self.updates)
         if count % self.config.factor_every == 0:
-            self._update_factors(first=count == 0)
+            self._update_factors(inputs, grad_outputs, first=count == 0)
         if count % self.config.inverse_every == 0:
             self._update_inverses()
         self.updates += 1
 
-    def _update_factors(self, first: bool) -> None:
+    def _update_factors(self, inputs: Sequence[Tensor], grad_outputs: Sequence[Tensor], first: bool) -> None:
         decay = 0.0 if first and self.config.start == "batch" else self.config.ema_decay
         decay_G = decay if self.config.average == "both" else 0.0
-        for P, p in zip(self.P, self.tape.inputs, strict=True):
+        for P, p in zip(self.P, inputs, strict=True):
             update_second_moment(P, p, decay)
-        for G, q in zip(self.G, self.tape.grad_outputs, strict=True):
+        for G, q in zip(self.G, grad_outputs, strict=True):
             update_second_moment(G, q, decay_G, scale=self.config.output_scale**2)
 
     def _update_inverses(self) -> None:
@@ -101,11 +106,11 @@ class KroneckerFactors:
             dampings.append((damping.sqrt() * pi, damping.sqrt() / pi))
         return dampings
 
-    def precondition(self, gradient: Tensor) -> None:
-        """gradient_l ← P⁻¹ · gradient_l · G⁻¹ for every layer of a flat gradient, in place."""
-        for l, layer in enumerate(self.tape.network.views(gradient)):
-            matmul(self.P_inverse[l], layer.flatten(0, -3), out=self.half[l])
-            matmul(self.half[l], self.G_inverse[l], out=layer.flatten(0, -3))
+    def precondition(self, gradients: Sequence[Tensor]) -> None:
+        """gradient ← P⁻¹ · gradient · G⁻¹ of every layer [*stack, fan_in + 1, fan_out], in place."""
+        for l, gradient in enumerate(gradients):
+            matmul(self.P_inverse[l], gradient.flatten(0, -3), out=self.half[l])
+            matmul(self.half[l], self.G_inverse[l], out=gradient.flatten(0, -3))
 
     def diagnostics(self) -> dict[str, Tensor]:
         """Per seed: the worst condition number of a damped factor, the largest damping, failed inversions."""
@@ -121,13 +126,13 @@ class KroneckerFactors:
         }
 
     def _per_seed(self, values: Tensor) -> Tensor:
-        return values.reshape(self.tape.network.stack[0], -1)
+        return values.reshape(self.stack[0], -1)
 
     def state_dict(self) -> dict[str, Tensor]:
         state = {"boost": self.boost, "failures": self.failures}
         for name in ("P", "G", "P_inverse", "G_inverse"):
             state |= {f"{name}.{l}": factor for l, factor in enumerate(getattr(self, name))}
-        by_seed = {name: tensor.unflatten(0, self.tape.network.stack) for name, tensor in state.items()}
+        by_seed = {name: tensor.unflatten(0, self.stack) for name, tensor in state.items()}
         return by_seed | {"updates": self.updates}
 
 

@@ -32,9 +32,9 @@ class Comparison:
         exact = self._gradient(tape, gauss_newton_weights(tape, residual, self.damping))
         gradient = self._gradient(tape, residual)
         kfac = gradient.clone()
-        factors = KroneckerFactors(KFAC(damping=self.damping, start="batch"), tape)
-        factors.update()
-        factors.precondition(kfac)
+        factors = KroneckerFactors(KFAC(damping=self.damping, start="batch"), tape.network.layers)
+        factors.update(tape.inputs, tape.grad_outputs)
+        factors.precondition(tape.network.views(kfac))
         measured = []
         for name, d in (("exact", exact), ("kfac", kfac), ("gradient", gradient)):
             measured += [

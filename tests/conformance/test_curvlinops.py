@@ -37,8 +37,8 @@ def test_factors_equal_those_of_curvlinops_up_to_its_scaling(dims):
     tape = Tape(network, BATCH)
     tape.forward(x[None])
     tape.backward(torch.ones(1, BATCH, 1))
-    ours = KroneckerFactors(KFAC(start="batch"), tape)
-    ours.update()
+    ours = KroneckerFactors(KFAC(start="batch"), tape.network.layers)
+    ours.update(tape.inputs, tape.grad_outputs)
 
     inputs, gradients = operator._input_covariances, operator._gradient_covariances  # by module name
     for l, (P, G) in enumerate(zip(ours.P, ours.G, strict=True)):
