@@ -19,18 +19,27 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def added(default: Any) -> Any:
-    """A field that settings did not have when results of theirs shipped: while it is at its default it has no
-    part in the hash, so that those still count."""
+    """A field added after results were published. At its default it does not change the hash, so that those
+    results still count as made with the same settings."""
     return dataclasses.field(default=default, metadata={"added": True})
 
 
-def decisive(config: Any) -> dict[str, Any]:
-    """What is hashed of settings: all but the fields `added` later that are at their default."""
-    return {
-        field.name: decisive(value) if dataclasses.is_dataclass(value) else value
-        for field in dataclasses.fields(config)
-        if (value := getattr(config, field.name)) != field.default or "added" not in field.metadata
-    }
+def hashed_fields(config: Any) -> dict[str, Any]:
+    """The settings that decide a hash: all fields but those `added` later that are at their default.
+
+    A number in a float field is a float, so that alpha=1 and alpha=1.0 are the same settings.
+    """
+    hints, fields = typing.get_type_hints(type(config)), {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value == field.default and "added" in field.metadata:
+            continue
+        if dataclasses.is_dataclass(value):
+            value = hashed_fields(value)
+        elif type(value) is int and float in (hints[field.name], *typing.get_args(hints[field.name])):
+            value = float(value)
+        fields[field.name] = value
+    return fields
 
 
 def digest(value: Any) -> str:
@@ -57,6 +66,17 @@ def replace(config: Any, path: str, text: str) -> Any:
         return _replace(config, path.split("."), text, path)
     except (ValueError, TypeError) as error:
         raise UserError(f"cannot set {path}={text}: {error}") from error
+
+
+def to_text(value: Any) -> str:
+    """A value as names have it: `1` for 1.0, `256x256` for (256, 256), `on` for settings with fields."""
+    if dataclasses.is_dataclass(value):
+        return "on"
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "x".join(map(to_text, value))
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def _replace(config: Any, names: list[str], text: str, path: str) -> Any:

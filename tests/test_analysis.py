@@ -22,7 +22,7 @@ from offline_gntd.analysis.selection import Absent, select
 from offline_gntd.analysis.table import Cell, Table
 from offline_gntd.analysis.values import Measure
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import results
+from offline_gntd.experiments import definitions, results
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
 
 PROTOCOL = Protocol(steps=20, evaluate_every=10, evaluate_episodes=1)
@@ -200,7 +200,7 @@ def test_runs_that_must_not_be_compared_are_refused_by_name(study, change, words
 
 
 def test_shipped_results_of_another_protocol_are_left_out_and_said(study):
-    results.ship("study")
+    results.export(definitions.find("study"))
     shorter = Experiment("study", study.datasets, study.algorithms, seeds=2, protocol=Protocol(5, 5, 1))
     store(shorter)
     for algorithm in ("td", "dqn"):
@@ -328,7 +328,7 @@ def test_shipped_results_have_the_paper_s_order():
     for name in names:
         for algorithm in experiment.algorithms:
             write_run(experiment, algorithm, 0, [1], dataset=name, **d4rl(name.replace("_", "-")))
-    results.ship("table2-v2")
+    results.export(definitions.find("table2-v2"))
     for path in (experiment.cells()[0].folder(0).parents[2]).rglob("*.json"):
         path.unlink()
     shipped = select("table2-v2").experiment

@@ -58,7 +58,7 @@ def test_help_is_quick_and_does_not_import_torch():
         (["table", "table1"], "no finished runs of table1"),
         (["figure", "nothing"], "no experiment 'nothing'"),
         (["figure", "table1", "--columns", "0"], "--columns must be at least 1"),
-        (["table", "table1", "--protocol", "final"], "no protocol 'final'; did you mean 'final-N'"),
+        (["table", "table1", "--aggregate", "final"], "no protocol 'final'; did you mean 'final-N'"),
         (["table", "table1", "--rows", "dataset", "--columns", "dataset"], "cannot both be dataset"),
         (["table", "table1", "--kind", "statistics", "--metric", "return"], "statistics table is of scores"),
         (["explain", "table1", "cartpole-replay", "dqn"], "no finished runs of table1"),

@@ -4,7 +4,7 @@ import pytest
 
 from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.q_learning import QLearning
-from offline_gntd.configuration import added, decisive, digest, flatten, replace, to_dict
+from offline_gntd.configuration import added, hashed_fields, digest, flatten, replace, to_dict
 from offline_gntd.errors import UserError
 from offline_gntd.nn.kfac import KFAC
 
@@ -67,6 +67,6 @@ def test_a_field_added_later_is_hashed_where_it_is_not_at_its_default():
         batch_size: int = 32
         later: int = added(1)
 
-    assert decisive(Settings()) == {"batch_size": 32}
-    assert decisive(Settings(later=2)) == {"batch_size": 32, "later": 2}
-    assert decisive(QLearning()) == to_dict(QLearning())
+    assert hashed_fields(Settings()) == {"batch_size": 32}
+    assert hashed_fields(Settings(later=2)) == {"batch_size": 32, "later": 2}
+    assert hashed_fields(QLearning()) == to_dict(QLearning())

@@ -12,7 +12,7 @@ from offline_gntd.analysis.explain import explain
 from offline_gntd.cli import main
 from offline_gntd.configuration import to_dict
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import results
+from offline_gntd.experiments import definitions, results
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
 
 ALGORITHM = "dqn@hidden_dims=16x16@batch_size=32"
@@ -87,7 +87,7 @@ def test_a_cell_without_runs(study):
 
 
 def test_shipped_runs_are_said_to_be(study):
-    results.ship("study")
+    results.export(definitions.find("study"))
     for seed in (0, 1):
         (study.cells()[0].folder(seed) / "run.json").unlink()
         for path in study.cells()[0].folder(seed).iterdir():

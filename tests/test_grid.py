@@ -54,7 +54,7 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
     # the shipped form counts as done, and reads like the folders
     grid.run(STUDY, workers=1, quiet=True)
     before = results.read("study")
-    results.ship("study")
+    results.export(definitions.find("study"))
     for path in sorted((definitions.stored_path("study").parent).rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     shipped = results.read("study")
@@ -74,7 +74,7 @@ def test_runs_of_other_settings_are_stale_and_redone_only_when_asked(small_datas
         (cell.folder(seed) / "run.json").write_text(json.dumps(description))
     assert plan(STUDY).stale == [cell]
     assert cell not in plan(STUDY).todo
-    assert cell in plan(STUDY, redo=True).todo
+    assert cell in plan(STUDY, rerun_stale=True).todo
 
 
 def test_a_run_that_fails_is_recorded_and_the_others_go_on(small_dataset):
@@ -219,7 +219,7 @@ def test_the_longest_runs_come_first(small_dataset):
     study = replace(STUDY, algorithms=("td" + FAST, *STUDY.algorithms), seeds=2)
     quick, slow = (rates.Rate(seconds, 0.0) for seconds in (1e-4, 1e-2))
     known = {("dqn" + FAST, 2): [quick], ("gndqn" + FAST, 2): [slow]}
-    order = [cell.algorithm for cell in grid.longest_first(study.cells(), rates.Rates(known))]
+    order = [cell.algorithm for cell in grid.ordered(study.cells(), rates.Rates(known))]
     assert order == ["td" + FAST, "gndqn" + FAST, "dqn" + FAST]
 
 

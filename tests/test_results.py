@@ -6,7 +6,7 @@ from fabricated import write_run
 from offline_gntd.analysis.selection import select
 from offline_gntd.cli import main
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import results
+from offline_gntd.experiments import definitions, results
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
 from offline_gntd.files import remove
 
@@ -18,7 +18,7 @@ def shipped(home):
     """Two runs, shipped; their folders are gone."""
     for seed in range(2):
         write_run(STUDY, "dqn", seed, [100.0, 200.0])
-    results.ship("study")
+    results.export(definitions.find("study"))
     remove(home / "results/study")
     return home / "results/study.runs.csv"
 
@@ -59,7 +59,7 @@ def test_a_run_that_failed_before_it_began_is_no_result(home):
     (folder / "run.json").write_text('{"status": "failed", "error": "no data"}')
     assert results.read("study").runs.empty
     with pytest.raises(UserError, match="no finished runs of study"):
-        results.ship("study")
+        results.export(definitions.find("study"))
 
 
 def test_shipped_results_that_are_spoiled_are_named(shipped):

@@ -128,14 +128,14 @@ def test_where_one_seed_s_checkpoint_is_spoiled_all_begin_anew(small_dataset, mo
 
 def test_a_diverged_seed_is_a_result_and_the_others_go_on(small_dataset):
     run = Run(cell("td"))
-    update = run.agent.update
+    update = run.training.agent.update
 
     def poisoned(batch):
         if run.step == 60:
-            run.agent.critic.network.flat[0] = math.nan
+            run.training.agent.critic.network.flat[0] = math.nan
         return update(batch)
 
-    run.agent.update = poisoned
+    run.training.agent.update = poisoned
     run.execute()
     first, second = (json.loads((cell("td").folder(seed) / "run.json").read_text()) for seed in (0, 1))
     assert (first["status"], first["diverged_at"]) == ("diverged", 80)
@@ -146,7 +146,7 @@ def test_a_diverged_seed_is_a_result_and_the_others_go_on(small_dataset):
 
 def test_values_past_the_bound_have_diverged(small_dataset):
     run = Run(cell("td", seeds=(0,)))
-    run.agent.critic.network.flat *= 1e6
+    run.training.agent.critic.network.flat *= 1e6
     run.execute()
     description = json.loads((cell("td").folder(0) / "run.json").read_text())
     assert description["status"] == "diverged"

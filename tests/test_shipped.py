@@ -51,7 +51,7 @@ def test_committed_tables_are_what_the_shipped_results_give(name, kind):
 def test_shipped_runs_have_the_settings_of_today_s_presets(name):
     """If this fails, a preset has changed, and `offline-gntd run` would do its shipped runs again. A new
     field of settings whose default is what was done before is `configuration.added`."""
-    for run in results.read_shipped(name).runs.to_dict("records"):
+    for run in results.read_exported(name).runs.to_dict("records"):
         if run["versions"]["offline_gntd"].startswith("0.1."):
             continue  # its settings had other names
         protocol = Protocol(**run["protocol"])
@@ -104,7 +104,7 @@ def test_the_commands(capsys):
     options = [
         "--metric",
         "return",
-        "--protocol",
+        "--aggregate",
         "best",
         "--rows",
         "algorithm",

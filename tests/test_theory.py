@@ -222,7 +222,7 @@ def test_every_measurement_of_the_experiment_works_and_ships(small):
     measured, missing = runner.read()
     assert missing == []
     assert runner.run() == (0, len(runner.measurements()))  # all are finished
-    runner.ship()
+    runner.export()
     for path in (small / "results" / "theory").glob("*.json"):
         path.unlink()
     shipped, missing = runner.read()

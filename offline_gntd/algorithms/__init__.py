@@ -13,12 +13,13 @@ which fits them to a run of that many updates. With `online` they want no datase
 `environments` copies of which every batch is collected anew by the agent's explore(obs).
 """
 
+import functools
 from typing import Any
 
 from offline_gntd import extensions
 from offline_gntd.algorithms import bc, bcq, cql, policy_gradient, q_learning, td3_bc
 from offline_gntd.algorithms.preset import Preset
-from offline_gntd.configuration import replace
+from offline_gntd.configuration import replace, to_text
 from offline_gntd.errors import UserError, unknown
 
 CATALOGUE: dict[str, Preset] = {
@@ -47,20 +48,35 @@ def configured(name: str, steps: int) -> Any:
 
 
 def preset(name: str) -> Preset:
-    """The preset of a name, `gntd` or with fields set, `gntd@kfac.damping=1@learning_rate=0.001`."""
+    """The preset of a name: `gntd`, or with fields set, `gntd@kfac.damping=1@learning_rate=0.001`."""
+    return _parse(name)[1]
+
+
+def canonical_name(name: str) -> str:
+    """The name with every value written in one way: gntd@kfac.damping=1.0 is gntd@kfac.damping=1."""
+    return _parse(name)[0]
+
+
+def _parse(name: str) -> tuple[str, Preset]:
     base, *settings = name.split("@")
     known = catalogue()
     if base not in known:
         raise unknown("algorithm", base, known, "See: offline-gntd algorithms")
     label, config = known[base].label, known[base].config
-    off = {setting.lower().removesuffix("=none") for setting in settings if setting.lower().endswith("=none")}
+    values: dict[str, str] = {}  # by path, as they were given
     for setting in settings:
         path, _, value = setting.partition("=")
-        if path.rpartition(".")[0] in off:
-            raise UserError(f"{path}={value} is of what {path.rpartition('.')[0]}=none switches off")
+        if path in values:
+            raise UserError(f"{path} is set twice: {values[path]} and {value}")
+        values[path] = value
+    for path, value in values.items():
+        part = path.rpartition(".")[0]
+        if values.get(part, "").lower() == "none":
+            raise UserError(f"{path} has no effect with {part}=none")
         config = replace(config, path, value)
-        label += f" {path}={value}"
-    return Preset(label, config)
+        text = to_text(functools.reduce(getattr, path.split("."), config))
+        base, label = f"{base}@{path}={text}", f"{label} {path}={text}"
+    return base, Preset(label, config)
 
 
-__all__ = ["CATALOGUE", "Preset", "catalogue", "configured", "preset"]
+__all__ = ["CATALOGUE", "Preset", "canonical_name", "catalogue", "configured", "preset"]

@@ -25,7 +25,7 @@ def refuse(runs: pd.DataFrame, mixed: bool = False) -> None:
             for part in _sharing(group, column):
                 if part[column].nunique() + part[column].isna().any() > 1:
                     raise UserError(
-                        f"{_sentence(part, column, f'on {dataset}', what)}; run it again with --redo"
+                        f"{_sentence(part, column, f'on {dataset}', what)}; run it again with --rerun-stale"
                     )
     if mixed:
         return

@@ -10,12 +10,11 @@ import pandas as pd
 from offline_gntd.algorithms import preset
 from offline_gntd.analysis import values, warnings
 from offline_gntd.analysis.axes import flat, text
-from offline_gntd.analysis.render import usual
 from offline_gntd.analysis.selection import Selection, select
 from offline_gntd.analysis.table import tenths
 from offline_gntd.configuration import to_dict
 from offline_gntd.errors import UserError
-from offline_gntd.experiments.results import KEY, shipped_path
+from offline_gntd.experiments.results import KEY, exported_path
 
 SHOWN = (
     "value",
@@ -111,7 +110,7 @@ def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
 
 def _value(selection: Selection) -> str:
     """Over the seeds, by the metric and protocol that are the experiment's default."""
-    measure = usual(selection.experiment.name)
+    measure = values.default_measure(selection.experiment)
     lines = values.read(selection, measure)
     spread = f" ± {tenths(lines['value'].std())}" if len(lines) > 1 else ""
     read = measure.words(int(lines["evaluations"].max()))
@@ -122,7 +121,9 @@ def _value(selection: Selection) -> str:
 
 def _seeds(selection: Selection) -> list[dict[str, Any]]:
     last = selection.evaluations.sort_values("step").groupby(KEY, sort=False).tail(1).set_index("seed")
-    last["value"] = values.read(selection, usual(selection.experiment.name)).set_index("seed")["value"]
+    last["value"] = values.read(selection, values.default_measure(selection.experiment)).set_index("seed")[
+        "value"
+    ]
     shown = [name for name in SHOWN if name in last and last[name].notna().any()]
     lines = []
     for run in selection.runs.to_dict("records"):
@@ -138,7 +139,7 @@ def _seeds(selection: Selection) -> list[dict[str, Any]]:
 def _place(selection: Selection, seed: int) -> str:
     cell = next(cell for cell in selection.experiment.cells() if seed in cell.seeds)
     folder = cell.folder(seed)
-    return str(folder if folder.exists() else shipped_path(selection.experiment.name))
+    return str(folder if folder.exists() else exported_path(selection.experiment.name))
 
 
 def _changed(algorithm: str, settings: dict[str, str]) -> dict[str, tuple[str, str]] | None:
@@ -158,7 +159,8 @@ def _changed(algorithm: str, settings: dict[str, str]) -> dict[str, tuple[str, s
 
 def _commands(selection: Selection) -> list[str]:
     """What runs the very same again, beside the results that are there."""
-    run, protocol = selection.runs.iloc[0], selection.experiment.protocol
+    run = selection.runs.iloc[0]
+    protocol = selection.experiment.protocol_of(run["algorithm"])
     commands = []
     if isinstance(run["commit"], str):
         commands.append(f"git checkout {run['commit'].removesuffix(warnings.CHANGED)}")

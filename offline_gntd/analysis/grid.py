@@ -97,7 +97,7 @@ def summary(lines: pd.DataFrame, measure: Measure) -> pd.DataFrame:
         for algorithm in _best(group, measure)
     }
     bold = [key in best for key in zip(long["dataset"], long["algorithm"], strict=True)]
-    return long.assign(protocol=measure.protocol, bold=bold)
+    return long.assign(aggregate=measure.aggregate, bold=bold)
 
 
 def _totals(selection: Selection, lines: pd.DataFrame, measure: Measure) -> Iterator[pd.DataFrame]:
@@ -127,7 +127,7 @@ def totals_of(lines: pd.DataFrame, measure: Measure, name: str = TOTAL) -> pd.Da
         **{measure.metric: ("value", "mean"), f"{measure.metric}_std": ("value", "std")},
     )
     best = _best(per_seed, measure)
-    totals = totals.reset_index().assign(dataset=name, protocol=measure.protocol)
+    totals = totals.reset_index().assign(dataset=name, aggregate=measure.aggregate)
     return totals.assign(column=totals["label"], row=name, bold=totals["algorithm"].isin(best))
 
 

@@ -8,9 +8,10 @@ from offline_gntd.analysis import aggregates, bellman, grid, pairwise, versus_pu
 from offline_gntd.analysis.grid import Layout
 from offline_gntd.analysis.selection import Selection, select
 from offline_gntd.analysis.table import FORMS, Table
-from offline_gntd.analysis.values import Measure
+from offline_gntd.analysis.values import Measure, default_measure
 from offline_gntd.datasets.names import safe
 from offline_gntd.errors import UserError, unknown
+from offline_gntd.experiments import definitions
 from offline_gntd.experiments.definitions import with_results
 from offline_gntd.files import home, write_text, writing
 from offline_gntd.theory import tables as theory
@@ -22,35 +23,26 @@ KINDS = {
     "published": versus_published.table,
     "duels": pairwise.table,
 }
-TABLE1 = ("table1", "quickstart")  # shown as the paper's Table 1; table2 and others as grids of scores
-FIGURE1 = "figure1"  # shown as one algorithm against the other
-FINAL = {"table2": "final-10", FIGURE1: "final-4"}  # table2's is the paper's; others show the last evaluation
-METRIC = {FIGURE1: "return"}  # as in the paper; of others the score
 
 
 def path(name: str, suffix: str) -> Path:
     return home() / "analysis" / f"{name}.{suffix}"
 
 
-def usual(experiment: str) -> Measure:
-    """How the runs of an experiment, or of a version of it (table2-v2), are read unless said otherwise."""
-    family = experiment.partition("-")[0]
-    return Measure(METRIC.get(family, "score"), FINAL.get(family, "last"))
-
-
 def main_table(selection: Selection) -> Table:
-    if selection.experiment.name.partition("-")[0] in TABLE1:
+    kind, measure = selection.experiment.table.kind, default_measure(selection.experiment)
+    if kind == "td_error":
         return bellman.table(selection)
-    if selection.experiment.name == FIGURE1 and len(selection.experiment.algorithms) > 1:
-        return pairwise.table(selection, usual(FIGURE1))
-    return grid.table(selection, usual(selection.experiment.name))
+    if kind == "pairwise" and len(selection.experiment.algorithms) > 1:
+        return pairwise.table(selection, measure)
+    return grid.table(selection, measure)
 
 
 def table(
     experiment: str,
     kind: str | None = None,
     metric: str | None = None,
-    protocol: str | None = None,
+    aggregate: str | None = None,
     rows: str | None = None,
     columns: str | None = None,
     datasets: Sequence[str] = (),
@@ -59,11 +51,12 @@ def table(
 ) -> Table:
     """An experiment's own table, one of the other kinds, or a grid laid out as asked for."""
     if experiment == theory.NAME:
-        if any((kind, metric, protocol, rows, columns, datasets, algorithms)):
+        if any((kind, metric, aggregate, rows, columns, datasets, algorithms)):
             raise UserError(f"{theory.NAME} has one table, without options: offline-gntd table {theory.NAME}")
         return theory.table()
     layout = Layout(*_axes(rows, columns))
-    measure = Measure(metric or usual(experiment).metric, protocol or usual(experiment).protocol)
+    usual = definitions.find(experiment).table
+    measure = Measure(metric or usual.metric, aggregate or usual.aggregate)
     if kind is not None and kind not in KINDS:
         raise unknown("kind of table", kind, KINDS)
     if kind and (rows or columns):
@@ -73,11 +66,11 @@ def table(
     selection = select(experiment, datasets, algorithms, mixed)
     if kind:
         made = KINDS[kind](selection, measure)
-    elif metric or protocol or rows or columns:
+    elif metric or aggregate or rows or columns:
         made = grid.table(selection, measure, layout)
     else:
         made = main_table(selection)
-    asked = [kind, metric, protocol, rows, columns, *datasets, *algorithms]
+    asked = [kind, metric, aggregate, rows, columns, *datasets, *algorithms]
     return dataclasses.replace(made, name=safe("-".join([experiment, *filter(None, asked)])))
 
 
@@ -99,7 +92,8 @@ def figure(experiment: str, kinds: Sequence[str] = (), columns: int = 2, mixed: 
             raise UserError(f"{theory.NAME} has figures of its own: offline-gntd figure {theory.NAME}")
         drawn = theory_figures.draw(columns)
     else:
-        drawn = figures.draw(select(experiment, mixed=mixed), usual(experiment), columns, kinds)
+        selection = select(experiment, mixed=mixed)
+        drawn = figures.draw(selection, default_measure(selection.experiment), columns, kinds)
     written = []
     for kind, made in drawn.items():
         for suffix in ("png", "pdf"):

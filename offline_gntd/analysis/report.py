@@ -21,6 +21,7 @@ from offline_gntd.analysis import (
 from offline_gntd.analysis.axes import flat, text
 from offline_gntd.analysis.published import read
 from offline_gntd.analysis.selection import Selection
+from offline_gntd.analysis.values import default_measure
 from offline_gntd.datasets import catalogue
 from offline_gntd.errors import UserError
 from offline_gntd.theory import figures as theory_figures
@@ -85,13 +86,13 @@ def tables(selection: Selection) -> Iterable[str]:
     yield page.table(render.main_table(selection), "Results")
     for make, title in TITLES.items():
         try:
-            yield page.table(make(selection, render.usual(selection.experiment.name)), title)
+            yield page.table(make(selection, default_measure(selection.experiment)), title)
         except UserError as error:  # nothing is published, or no seed has all datasets
             yield f"<p>{title}: none, since {escape(str(error))}.</p>"
 
 
 def _figures(selection: Selection) -> Iterable[str]:
-    drawn = figures.draw(selection, render.usual(selection.experiment.name), columns=1)
+    drawn = figures.draw(selection, default_measure(selection.experiment), columns=1)
     for kind, figure in drawn.items():
         yield _picture(figure, figures.caption(selection, kind))
 
@@ -114,7 +115,7 @@ def _protocol(selection: Selection) -> str:
         "evaluated every": f"{experiment.protocol.evaluate_every:,} {selection.unit}, and at the end",
         "episodes per evaluation": experiment.protocol.evaluate_episodes,
         "seeds": f"{experiment.seeds}, {experiment.protocol.seeds_per_process} trained together",
-        "a run's score": render.usual(experiment.name).protocol,
+        "a run's score": experiment.table.aggregate,
         "runs": f"{len(selection.runs)} of {len(selection.runs) + len(selection.missing)}",
     }
     return page.facts(facts)

@@ -79,8 +79,10 @@ def select(
     expected = pd.DataFrame(
         [(c.dataset, c.algorithm, seed) for c in experiment.cells() for seed in c.seeds], columns=KEY
     )
-    protocol = dataclasses.asdict(experiment.protocol)
-    ours = finished["protocol"].map(lambda p: p == protocol)
+    protocols = {name: dataclasses.asdict(experiment.protocol_of(name)) for name in experiment.algorithms}
+    ours = pd.Series(
+        [run.protocol == protocols.get(run.algorithm) for run in finished.itertuples()], finished.index, bool
+    )
     runs = expected.merge(finished[ours], on=KEY)
     compatibility.refuse(runs, mixed)
     evaluations = found.evaluations.merge(runs[KEY], on=KEY)
@@ -98,8 +100,7 @@ def select(
         runs,
         tuple(Absent(*run) for run in absent.itertuples(index=False)),
         (
-            *found.notes,
-            *_left_out(expected.merge(finished[~ours], on=KEY), "follow another protocol"),
+            *_left_out(expected.merge(finished[~ours], on=KEY), "have another protocol (steps, evaluations)"),
             *_left_out(spoiled, "are done and have no evaluations (remove their folders to run them again)"),
             *compatibility.notes(runs),
         ),
@@ -123,14 +124,16 @@ def _part(
     for algorithm in set(algorithms) - set(experiment.algorithms) - set(labels.values()):
         raise unknown(f"algorithm in {experiment.name}", algorithm, experiment.algorithms)
     sources = zip(experiment.datasets, experiment.dataset_names(), strict=True)
+    chosen = tuple(
+        name
+        for name in experiment.algorithms
+        if not algorithms or name in algorithms or labels.get(name) in algorithms
+    )
     return dataclasses.replace(
         experiment,
         datasets=tuple(source for source, name in sources if not datasets or name in datasets),
-        algorithms=tuple(
-            name
-            for name in experiment.algorithms
-            if not algorithms or name in algorithms or labels.get(name) in algorithms
-        ),
+        algorithms=chosen,
+        algorithm_steps={name: n for name, n in experiment.algorithm_steps.items() if name in chosen},
     )
 
 

@@ -100,7 +100,7 @@ def _caption(selection: Selection, measure: Measure, found: pd.DataFrame, long: 
         f"it does for {', '.join(counts)}.",
         *statistics.caution(int(long["seeds"].max())),
         captions.training(selection),
-        *([f"A run's score is read by the protocol {measure.protocol}."] if scored else []),
+        *([f"A run's score is read by the protocol {measure.aggregate}."] if scored else []),
         captions.data(selection),
         published.caption(selection, found),
         *(published.inconsistencies() if scored else []),

@@ -20,7 +20,11 @@ def add_commands(commands) -> None:
     command.add_argument(
         "--metric", metavar="M", help="a column of the results: score, return, bellman_error …"
     )
-    command.add_argument("--protocol", metavar="P", help="of a run's evaluations: last, best or final-N")
+    command.add_argument(
+        "--aggregate",
+        metavar="A",
+        help="of a run's evaluations: last, best, or final-N for the mean of the last N",
+    )
     command.add_argument(
         "--rows", metavar="AXIS", help="dataset, algorithm, preset, or a field: kfac.damping"
     )
@@ -65,7 +69,7 @@ def table(args: argparse.Namespace) -> int:
         args.experiment,
         args.kind,
         args.metric,
-        args.protocol,
+        args.aggregate,
         args.rows,
         args.columns,
         args.datasets,

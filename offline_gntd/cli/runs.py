@@ -1,4 +1,4 @@
-"""offline-gntd run, status, evaluate, algorithms, quickstart, ship."""
+"""offline-gntd run, status, evaluate, algorithms, quickstart, export."""
 
 import argparse
 import itertools
@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-OF_THEORY = ("command", "handler", "experiment", "imports", "workers", "redo", "dry_run")
+OF_THEORY = ("command", "handler", "experiment", "imports", "workers", "rerun_stale", "dry_run")
 
 
 def add_commands(commands) -> None:
@@ -68,7 +68,11 @@ def add_commands(commands) -> None:
         help="time between checkpoints (default: so that they take half a percent of a run's time)",
     )
     command.add_argument("--retries", type=int, metavar="N", help="of a run that fails (default 2)")
-    command.add_argument("--redo", action="store_true", help="run again what is stale")
+    command.add_argument(
+        "--rerun-stale",
+        action="store_true",
+        help="run again what was finished with other settings, data or a larger number of steps",
+    )
     command.add_argument("--tensorboard", action="store_true", help="log there too, in the runs' folders")
     command.add_argument(
         "--wandb", action="store_true", help="log there too; WANDB_MODE=offline keeps it here"
@@ -90,9 +94,11 @@ def add_commands(commands) -> None:
     command.add_argument("--episodes", type=int, metavar="N", help="other than the run's own number")
     command.set_defaults(handler=evaluate)
 
-    command = commands.add_parser("ship", help="write an experiment's results in the compact, committed form")
+    command = commands.add_parser(
+        "export", help="write an experiment's results to results/ as a few CSV files"
+    )
     command.add_argument("experiment", metavar="EXPERIMENT")
-    command.set_defaults(handler=ship)
+    command.set_defaults(handler=export)
 
 
 def quickstart(args: argparse.Namespace) -> int:
@@ -142,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
         experiment,
         workers=args.workers,
         options=Options(device, args.checkpoint_seconds, trackers),
-        redo=args.redo,
+        rerun_stale=args.rerun_stale,
         retries=grid.RETRIES if args.retries is None else args.retries,
         engine_name=args.engine,
         **settings,
@@ -156,32 +162,15 @@ def run(args: argparse.Namespace) -> int:
     }
     done = ", ".join(f"{len(cells)} {state}" for state, cells in counts.items() if cells) or "nothing done"
     print(f"{experiment.name}: {done}")
-    if outcome.done:
-        _warn_of_shipped(experiment)
     if outcome.stale:
         print(
-            f"stale: finished under other settings or data, e.g. {outcome.stale[0]}; --redo runs them again",
+            f"stale: finished with other settings, data or steps, e.g. {outcome.stale[0]}; "
+            "--rerun-stale runs them again",
             file=sys.stderr,
         )
     if outcome.stopped:
         print(f"stopped ({outcome.stopped}); the same command goes on from the checkpoints", file=sys.stderr)
     return 0 if outcome.complete else 1
-
-
-def _warn_of_shipped(experiment) -> None:
-    """Runs of one's own take the place of shipped ones: said where the two would not stand in one table."""
-    import dataclasses
-
-    from offline_gntd.experiments import results
-
-    shipped = results.read_shipped(experiment.name)
-    if shipped and results.protocols(shipped.runs) != [dataclasses.asdict(experiment.protocol)]:
-        print(
-            f"the shipped results of {experiment.name} follow another protocol: its tables show those made "
-            f"here alone until results/{experiment.name} is removed. A name of one's own keeps both: "
-            "offline-gntd run NAME --algorithms … --datasets …",
-            file=sys.stderr,
-        )
 
 
 def _run_theory(args: argparse.Namespace) -> int:
@@ -192,13 +181,13 @@ def _run_theory(args: argparse.Namespace) -> int:
     for name, value in vars(args).items():
         if name not in OF_THEORY and value not in (None, False, [], "cpu", "local"):
             option = {"settings": "set"}.get(name, name.replace("_", "-"))
-            raise UserError(f"--{option} is of a grid; theory takes --workers, --redo and --dry-run")
+            raise UserError(f"--{option} is of a grid; theory takes --workers, --rerun-stale and --dry-run")
     if args.dry_run:
         names = set(runner.measurements())
-        done = set() if args.redo else names & runner.finished()
+        done = set() if args.rerun_stale else names & runner.finished()
         print(f"{len(names - done)} to measure, {len(done)} finished")
         return 0
-    made, before = runner.run(args.workers, args.redo)
+    made, before = runner.run(args.workers, args.rerun_stale)
     print(f"{made} measured, {before} finished before")
     return 0
 
@@ -207,7 +196,7 @@ def _dry_run(experiment, args: argparse.Namespace) -> int:
     from offline_gntd.experiments import preview
 
     workers = os.cpu_count() or 1 if args.workers is None else args.workers
-    made = preview.preview(experiment, workers, args.redo)
+    made = preview.preview(experiment, workers, args.rerun_stale)
     print(made.text())
     return 1 if made.plan.missing else 0
 
@@ -261,14 +250,14 @@ def evaluate(args: argparse.Namespace) -> int:
     return 0 if outcome.reproduced in (True, None) else 1
 
 
-def ship(args: argparse.Namespace) -> None:
+def export(args: argparse.Namespace) -> None:
     from offline_gntd.experiments import definitions, results
     from offline_gntd.theory import runner
 
     if args.experiment == runner.NAME:
-        written = runner.ship()
+        written = runner.export()
     else:
-        written = results.ship(definitions.find(args.experiment).name)
+        written = results.export(definitions.find(args.experiment))
     print("written: " + ", ".join(map(str, written)))
 
 
@@ -319,15 +308,18 @@ def _experiment(args: argparse.Namespace):
     algorithms = tuple(args.algorithms or base.algorithms)
     if not algorithms or not (args.datasets or base.datasets):
         raise UserError(f"{base.name} names no algorithms or no datasets; add --algorithms … --datasets …")
-    experiment = Experiment(
-        base.name,
-        tuple(args.datasets or base.datasets),
-        _variants(algorithms, args.settings),
+    return dataclasses.replace(
+        base,
+        datasets=tuple(args.datasets or base.datasets),
+        algorithms=(chosen := _variants(algorithms, args.settings)),
         seeds=seeds,
         protocol=dataclasses.replace(base.protocol, **protocol),
-    )
-    experiment.check_algorithms()
-    return experiment
+        algorithm_steps={
+            name: steps
+            for name, steps in base.algorithm_steps.items()
+            if args.steps is None and name in chosen
+        },
+    ).canonical()
 
 
 def _variants(algorithms: tuple[str, ...], settings: list[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.td3_bc import TD3BC, TD3BCAgent
 from offline_gntd.collection.online import OnlineBatches, OnlineSettings
 from offline_gntd.collection.vector_collector import RolloutBuffer
-from offline_gntd.configuration import decisive, digest
+from offline_gntd.configuration import digest, hashed_fields
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator
 from offline_gntd.files import home
@@ -118,7 +118,7 @@ class Training:
 
     @property
     def folder(self) -> Path:
-        made_from = [dataclasses.asdict(self.settings), decisive(self.settings.config), self.seed]
+        made_from = [dataclasses.asdict(self.settings), hashed_fields(self.settings.config), self.seed]
         name = f"{self.task.env_id}-{digest([*made_from, installed()])}"
         return home() / "datasets" / "trainings" / name
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
 SEED = "{seed}"  # in the name or path of a family of datasets, one for each seed
+AUTHORS_BUFFER = re.compile(r"(CartPole|Acrobot)-v1_\{seed\}_((?:Medium-)?Replay)")
 MINARI_ID = re.compile(r"(?:[-_\w]+/)*[-_\w]+-v\d+")
 
 
@@ -16,9 +17,11 @@ def safe(text: str) -> str:
 def results_name(source: str) -> str:
     """The name under which results on a dataset are filed: its own, or that of its file without the suffix.
 
-    A family is filed under one name, without the seed: buffers/CartPole-v1_{seed}_Replay is
-    CartPole-v1_Replay, and cartpole-replay-s{seed} is cartpole-replay.
+    A family is filed under one name, without the seed: cartpole-replay-s{seed} is cartpole-replay, and so is
+    the family of the authors' buffers, buffers/CartPole-v1_{seed}_Replay.
     """
+    if authors := AUTHORS_BUFFER.fullmatch(Path(source).name):
+        return f"{authors[1]}-{authors[2]}".lower()
     source = re.sub(r"[-_.](?:s|seed)?\{seed\}|\{seed\}", "", source)
     path = Path(source)
     if path.suffix in FILE_SUFFIXES:

@@ -3,15 +3,14 @@
 import dataclasses
 import itertools
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offline_gntd.algorithms import catalogue, configured, preset
-from offline_gntd.configuration import decisive, digest, to_dict
-from offline_gntd.datasets.names import results_name
+from offline_gntd.algorithms import canonical_name, configured
+from offline_gntd.configuration import digest, hashed_fields
+from offline_gntd.datasets.names import SEED, results_name
 from offline_gntd.errors import UserError, unknown
-from offline_gntd.experiments import results
 from offline_gntd.experiments.lock import Lock
 from offline_gntd.files import home, read_json, write_json
 
@@ -26,9 +25,25 @@ class Protocol:
     seeds_per_process: int = 1  # trained together, stacked, in one process
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) < 1:
-                raise UserError(f"{field.name} must be at least 1, not {getattr(self, field.name)}")
+        for name, value in dataclasses.asdict(self).items():
+            if value < 1:
+                raise UserError(f"{name} must be at least 1, not {value}")
+
+
+@dataclass(frozen=True)
+class TableView:
+    """How an experiment's table looks unless a command says otherwise."""
+
+    kind: str = "scores"  # scores: datasets × algorithms | td_error: the paper's Table 1 | pairwise
+    metric: str = "score"  # a column of the results
+    aggregate: str = "last"  # of a run's evaluations: last | best | final-N
+
+    def __post_init__(self):
+        if self.kind not in TABLE_KINDS:
+            raise unknown("kind of table", self.kind, TABLE_KINDS)
+
+
+TABLE_KINDS = ("scores", "td_error", "pairwise")
 
 
 @dataclass(frozen=True)
@@ -38,36 +53,52 @@ class Experiment:
     algorithms: tuple[str, ...]
     seeds: int = 5
     protocol: Protocol = Protocol()
+    algorithm_steps: dict[str, int] = field(default_factory=dict)  # where they differ from the protocol's
+    table: TableView = TableView()
 
     def __post_init__(self):
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name) or self.name[0] in ".-":
-            raise UserError(f"{self.name!r} is no name for an experiment: letters, digits, - _ . only")
+            raise UserError(
+                f"{self.name!r} cannot name an experiment: use letters, digits and - _ . and begin with "
+                "a letter, a digit or _"
+            )
         if self.seeds < 1:
             raise UserError(f"--seeds must be at least 1, not {self.seeds}")
         if self.seeds > self.protocol.seeds_per_process and self.seeds % self.protocol.seeds_per_process:
             raise UserError(
-                f"{self.seeds} seeds do not make whole stacks of {self.protocol.seeds_per_process}"
+                f"{self.seeds} seeds cannot be divided into groups of {self.protocol.seeds_per_process}; "
+                "change --seeds or --seeds-per-process"
             )
         for twice in {name for name in self.algorithms if self.algorithms.count(name) > 1}:
             raise UserError(f"{twice} is named twice among the algorithms of {self.name}")
+        for name in set(self.algorithm_steps) - set(self.algorithms):
+            raise unknown(f"algorithm in {self.name}", name, self.algorithms)
         names = self.dataset_names()
         for twice in {name for name in names if names.count(name) > 1}:
             raise UserError(f"two datasets of {self.name} would both be called {twice!r}; rename a file")
 
-    def check_algorithms(self) -> None:
-        """Refuse an unknown name or field before anything is run; results are read without knowing them."""
-        for algorithm in self.algorithms:
-            preset(algorithm)
+    def canonical(self) -> "Experiment":
+        """With the algorithms' names in their one form. Raises UserError for an unknown algorithm or field,
+        which is why results are read without this: their algorithms may be in a file of the user's."""
+        names = {name: canonical_name(name) for name in self.algorithms}
+        steps = {names[name]: steps for name, steps in self.algorithm_steps.items()}
+        return dataclasses.replace(self, algorithms=tuple(names.values()), algorithm_steps=steps)
+
+    def protocol_of(self, algorithm: str) -> Protocol:
+        steps = self.algorithm_steps.get(algorithm, self.protocol.steps)
+        return dataclasses.replace(self.protocol, steps=steps)
 
     def cells(self) -> list["Cell"]:
-        """All runs, as stacks of seeds."""
+        """All runs, grouped by the seeds that one process trains together."""
         numbers = range(self.seeds)
-        stacks = [
+        groups = [
             tuple(numbers[i : i + self.protocol.seeds_per_process])
             for i in numbers[:: self.protocol.seeds_per_process]
         ]
-        grid = itertools.product(self.datasets, self.algorithms, stacks)
-        return [Cell(self.name, source, algorithm, seeds, self.protocol) for source, algorithm, seeds in grid]
+        return [
+            Cell(self.name, source, algorithm, seeds, self.protocol_of(algorithm))
+            for source, algorithm, seeds in itertools.product(self.datasets, self.algorithms, groups)
+        ]
 
     def dataset_names(self) -> tuple[str, ...]:
         return tuple(map(results_name, self.datasets))
@@ -77,20 +108,33 @@ class Experiment:
 
     @staticmethod
     def from_dict(value: dict[str, Any]) -> "Experiment":
-        protocol = value.get("protocol", {})
-        legal = {field.name for field in dataclasses.fields(Experiment)}
-        legal_protocol = {field.name for field in dataclasses.fields(Protocol)}
-        for name in set(value) - legal:
-            raise unknown("experiment setting", name, legal)
-        if not isinstance(protocol, dict):
-            raise UserError(f"protocol must be a table of settings, not {protocol!r}")
-        for name in set(protocol) - legal_protocol:
-            raise unknown("protocol setting", name, legal_protocol)
-        for name, number in {"seeds": value.get("seeds", 1), **protocol}.items():
+        """From TOML or JSON; raises UserError for unknown names and values of the wrong type."""
+        _check_names("experiment setting", value, Experiment)
+        protocol = _section(value, "protocol", Protocol)
+        table = _section(value, "table", TableView)
+        steps = value.get("algorithm_steps", {})
+        if not isinstance(steps, dict):
+            raise UserError(f"algorithm_steps must be a table of steps by algorithm, not {steps!r}")
+        for name, number in {"seeds": value.get("seeds", 1), **protocol, **steps}.items():
             if type(number) is not int:
                 raise UserError(f"{name} must be a whole number, not {number!r}")
         lists = {key: _names(key, value.get(key, ())) for key in ("datasets", "algorithms")}
-        return Experiment(**value | lists | {"protocol": Protocol(**protocol)})
+        parts = {"protocol": Protocol(**protocol), "table": TableView(**table)}
+        return Experiment(**value | lists | parts)
+
+
+def _section(value: dict[str, Any], key: str, kind: type) -> dict[str, Any]:
+    section = value.get(key, {})
+    if not isinstance(section, dict):
+        raise UserError(f"{key} must be a table of settings, not {section!r}")
+    _check_names(f"{key} setting", section, kind)
+    return section
+
+
+def _check_names(what: str, value: dict[str, Any], kind: type) -> None:
+    legal = {field.name for field in dataclasses.fields(kind)}
+    for name in set(value) - legal:
+        raise unknown(what, name, legal)
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
@@ -100,14 +144,23 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
 
 
 def settings_hash(config: Any, protocol: Protocol, stack: int) -> str:
-    """Of all that decides a run's numbers, but for its seed and its data."""
-    protocol = dataclasses.replace(protocol, seeds_per_process=stack)
-    return digest({"algorithm": decisive(config), "protocol": to_dict(protocol)})
+    """Of everything that decides a run's numbers but its seed, its data and its length.
+
+    The length is left out, so that a longer run can continue a shorter one; settings that depend on it
+    (`within`) already contain it.
+    """
+    return digest(
+        {
+            "algorithm": [type(config).__name__, hashed_fields(config)],
+            "evaluate": [protocol.evaluate_every, protocol.evaluate_episodes],
+            "seeds_per_process": stack,
+        }
+    )
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One process's work: an algorithm on a dataset for a stack of seeds."""
+    """The work of one process: an algorithm on a dataset for the seeds it trains together."""
 
     experiment: str
     source: str  # what `load` takes: a name, or a file's path; an environment's id where it learns online
@@ -145,8 +198,7 @@ class Cell:
 
 
 DISCRETE = ("td", "dqn", "gntd", "gndqn")
-CONTINUOUS = ("bc", "td3_bc", "gntd3_bc")
-COSTLY = ("td3_bc", "bcq", "gn_bcq", "cql", "gn_cql")  # the others take 6 to 30 times the time of td3_bc
+PAPER = ("bc", "bcq", "cql", "td3_bc", "gntd3_bc")  # the paper's Table 2
 BODIES = ("halfcheetah", "hopper", "walker2d")
 SPLITS = ("medium", "medium-replay", "medium-expert", "expert")
 MUJOCO = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Swimmer-v4")
@@ -155,8 +207,26 @@ VERSIONS = ("v0", "v2", "local")  # of table2's data: D4RL's, or built here
 
 
 def table2_name(version: str) -> str:
-    """Versions of the data are experiments of their own, so that no table mixes them."""
+    """Versions of the data are separate experiments, so that no table mixes them."""
     return "table2" if version == VERSIONS[0] else f"table2-{version}"
+
+
+REPLAY_SETS = ("cartpole-replay", "cartpole-medium-replay", "acrobot-replay", "acrobot-medium-replay")
+AUTHORS_SETS = tuple(  # the authors' buffers: a link to gntd/buffers of their repository
+    f"datasets/authors/{env}_{SEED}_{split}"
+    for env in ("CartPole-v1", "Acrobot-v1")
+    for split in ("Replay", "Medium-Replay")
+)
+
+
+def _table1(name: str, datasets: tuple[str, ...], suffix: str = "") -> Experiment:
+    return Experiment(
+        name,
+        datasets,
+        tuple(algorithm + suffix for algorithm in DISCRETE),
+        protocol=Protocol(steps=3_000, evaluate_every=30, evaluate_episodes=20),
+        table=TableView(kind="td_error"),
+    )
 
 
 BUILT_IN = {
@@ -168,27 +238,21 @@ BUILT_IN = {
             DISCRETE,
             seeds=3,
             protocol=Protocol(steps=4_000, evaluate_every=500, evaluate_episodes=10, seeds_per_process=3),
+            table=TableView(kind="td_error"),
         ),
-        Experiment(
-            "table1",
-            ("cartpole-replay", "cartpole-medium-replay", "acrobot-replay", "acrobot-medium-replay"),
-            DISCRETE,
-            protocol=Protocol(steps=3_000, evaluate_every=30, evaluate_episodes=20),
-        ),
+        _table1("table1", REPLAY_SETS),  # the values that the paper states
+        _table1("table1-script", REPLAY_SETS, "_script"),  # those of the authors' run script
+        _table1("table1-authors", AUTHORS_SETS),
+        _table1("table1-authors-script", AUTHORS_SETS, "_script"),
         *(
             Experiment(
                 table2_name(version),
                 tuple(f"{body}-{split}-{version}" for split in SPLITS for body in BODIES),
-                CONTINUOUS,
+                PAPER,
                 protocol=Protocol(steps=1_000_000, evaluate_every=5_000, evaluate_episodes=10),
+                table=TableView(aggregate="final-10"),  # as the paper's
             )
             for version in VERSIONS
-        ),
-        Experiment(
-            "table2-costly",
-            tuple(f"{body}-medium-expert-{VERSIONS[0]}" for body in BODIES),
-            COSTLY,
-            protocol=Protocol(steps=1_000_000, evaluate_every=5_000, evaluate_episodes=10),
         ),
         Experiment(
             "figure1",
@@ -196,6 +260,7 @@ BUILT_IN = {
             ONLINE,
             seeds=3,
             protocol=Protocol(steps=300_000, evaluate_every=5_000, evaluate_episodes=10),
+            table=TableView(kind="pairwise", metric="return", aggregate="final-4"),
         ),
     )
 }
@@ -205,51 +270,30 @@ def stored_path(name: str) -> Path:
     return home() / "results" / name / "experiment.json"
 
 
+def exported_path(name: str) -> Path:
+    return home() / "results" / f"{name}.json"
+
+
 def find(name: str) -> Experiment:
-    """An experiment as it was last run here, else as its shipped results were run, else as built in."""
-    if stored := _stored(name):
-        return stored
-    built_in, shipped = BUILT_IN.get(name), results.read_shipped(name)
-    if shipped and not (
-        built_in and results.protocols(shipped.runs) == [dataclasses.asdict(built_in.protocol)]
-    ):
-        return _of_runs(name, shipped)
-    if built_in:
-        return built_in
+    """An experiment as it was last run here, else as its exported results were run, else as built in."""
+    if found := _stored(name):
+        return found
+    if name in BUILT_IN:
+        return BUILT_IN[name]
     raise unknown("experiment", name, {*with_results(), *BUILT_IN})
 
 
 def with_results() -> list[str]:
-    """The experiments that have been run here or whose results were shipped, the built-in ones first."""
+    """The experiments that were run here or have exported results, the built-in ones first."""
     folder = home() / "results"
     names = {path.parent.name for path in folder.glob("*/experiment.json")}
     names |= {path.name.removesuffix(".runs.csv") for path in folder.glob("*.runs.csv")}
     return [*(name for name in BUILT_IN if name in names), *sorted(names - set(BUILT_IN))]
 
 
-def _of_runs(name: str, shipped: results.Results) -> Experiment:
-    """Shipped runs are sorted by name; a table has the catalogue's order and, of splits, the paper's."""
-    runs, presets = shipped.runs.to_dict("records"), list(catalogue())
-    splits = [f"{body}-{split}" for split in SPLITS for body in BODIES]
-
-    def place(known: list[str], found: str) -> int:
-        return known.index(found) if found in known else len(known)
-
-    def split(run: dict[str, Any]) -> int:
-        return place(splits, str(run["dataset_stands_for"]).rpartition("-")[0])
-
-    by_algorithm = sorted(runs, key=lambda run: place(presets, run["algorithm"].partition("@")[0]))
-    return Experiment(
-        name,
-        tuple(dict.fromkeys(run["dataset"] for run in sorted(runs, key=split))),
-        tuple(dict.fromkeys(run["algorithm"] for run in by_algorithm)),
-        seeds=1 + max(run["seed"] for run in runs),
-        protocol=Protocol(**runs[0]["protocol"]),
-    )
-
-
 def from_file(path: Path) -> Experiment:
-    """A TOML file: datasets, algorithms, seeds and a [protocol] table; its own name unless it gives one."""
+    """A TOML file: datasets, algorithms, seeds, and the tables protocol, algorithm_steps and table; its name
+    is the file's unless it gives one."""
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # TOML's and Unicode's errors are ValueErrors
@@ -258,32 +302,40 @@ def from_file(path: Path) -> Experiment:
 
 
 def store(experiment: Experiment) -> None:
-    """Remember what was asked for, so that a table knows which runs are missing.
+    """Record what was asked for, so that a table knows which runs are missing.
 
-    A grid may be run in parts, also at once: under one protocol its datasets, algorithms and seeds add up, to
-    those whose results were shipped too.
+    An experiment may be run in parts: if the evaluations are the same, its datasets, algorithms and seeds are
+    added to those of before, and an algorithm has the number of steps it was last run with.
     """
-    if _added_up(experiment) != _stored(experiment.name):
+    if _merged(experiment) != _stored(experiment.name):
         with Lock([stored_path(experiment.name).parent], wait=True):
-            write_json(stored_path(experiment.name), _added_up(experiment).to_dict())
+            write_json(stored_path(experiment.name), _merged(experiment).to_dict())
 
 
-def _added_up(experiment: Experiment) -> Experiment:
-    before, shipped = _stored(experiment.name), results.read_shipped(experiment.name)
-    if not before and shipped:
-        before = _of_runs(experiment.name, shipped)
-    if not before or before.protocol != experiment.protocol:
+def _merged(experiment: Experiment) -> Experiment:
+    before = _stored(experiment.name)
+    if not before or dataclasses.replace(before.protocol, steps=experiment.protocol.steps) != (
+        experiment.protocol
+    ):
         return experiment
-    # by their names: a file may lie elsewhere than before
+    # by their names: a file may be in another folder than before
     sources = dict(zip(before.dataset_names(), before.datasets, strict=True))
     sources |= zip(experiment.dataset_names(), experiment.datasets, strict=True)
+    steps = {name: before.protocol_of(name).steps for name in before.algorithms}
+    steps |= {name: experiment.protocol_of(name).steps for name in experiment.algorithms}
+    most = max(steps.values())
     return dataclasses.replace(
         experiment,
         datasets=tuple(sources.values()),
-        algorithms=tuple(dict.fromkeys(before.algorithms + experiment.algorithms)),
+        algorithms=tuple(steps),
         seeds=max(before.seeds, experiment.seeds),
+        protocol=dataclasses.replace(experiment.protocol, steps=most),
+        algorithm_steps={name: number for name, number in steps.items() if number != most},
     )
 
 
 def _stored(name: str) -> Experiment | None:
-    return Experiment.from_dict(read_json(stored_path(name))) if stored_path(name).exists() else None
+    for path in (stored_path(name), exported_path(name)):
+        if path.exists():
+            return Experiment.from_dict(read_json(path))
+    return None

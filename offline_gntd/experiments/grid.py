@@ -47,13 +47,13 @@ def run(
     experiment: Experiment,
     workers: int | None = None,
     options: Options = DEFAULTS,
-    redo: bool = False,
+    rerun_stale: bool = False,
     retries: int = RETRIES,
     engine_name: str = "local",
     quiet: bool = False,
     **engine_settings: Any,
 ) -> Outcome:
-    """Run what is missing of an experiment; with `redo`, what is stale too."""
+    """Run what is missing of an experiment; with `rerun_stale`, what is stale too."""
     if workers is not None and workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}")
     if retries < 0:
@@ -61,7 +61,7 @@ def run(
     if options.checkpoint_seconds is not None and not options.checkpoint_seconds > 0:
         raise UserError(f"--checkpoint-seconds must be more than 0, not {options.checkpoint_seconds:g}")
     trackers.require(options.trackers)
-    plan = planning.plan(experiment, redo)
+    plan = planning.plan(experiment, rerun_stale)
     for error in plan.missing.values():
         raise error
     outcome = Outcome(plan.finished, plan.stale)
@@ -71,7 +71,7 @@ def run(
         return outcome
     require_writable(definitions.stored_path(experiment.name).parent)
     estimates = rates.measured()
-    todo = longest_first(plan.todo, estimates)
+    todo = ordered(plan.todo, estimates)
     with engine(engine_name, workers, options, **engine_settings) as made:
         definitions.store(experiment)
         with display(experiment.name, Forecast(todo, estimates), quiet) as shown:
@@ -79,14 +79,15 @@ def run(
     return outcome
 
 
-def longest_first(cells: Sequence[Cell], estimates: rates.Rates) -> list[Cell]:
-    """So that no long run is left alone at the end; one that nothing is known of may be long."""
+def ordered(cells: Sequence[Cell], estimates: rates.Rates) -> list[Cell]:
+    """Seed by seed, so that a grid stopped early leaves whole seeds; within a seed the longest runs first, so
+    that none is left alone at the end. A run of unknown length may be long."""
 
-    def length(cell: Cell) -> float:
+    def place(cell: Cell) -> tuple[int, float]:
         seconds = estimates.seconds(cell, planning.reached(cell))
-        return math.inf if seconds is None else seconds
+        return cell.seeds[0], -math.inf if seconds is None else -seconds
 
-    return sorted(cells, key=length, reverse=True)
+    return sorted(cells, key=place)
 
 
 class Grid:

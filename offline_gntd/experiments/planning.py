@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offline_gntd.datasets import Missing
-from offline_gntd.experiments import compatibility, results
+from offline_gntd.experiments import compatibility, provenance, results
 from offline_gntd.experiments.definitions import Cell, Experiment
 from offline_gntd.experiments.record import FINISHED, Record, read_description
 from offline_gntd.experiments.sources import Source, sources_of
@@ -18,8 +18,8 @@ class Plan:
     missing: dict[str, Missing] = field(default_factory=dict)  # data that `todo` needs, and how to get it
 
 
-def plan(experiment: Experiment, redo: bool = False) -> Plan:
-    """Sort a grid's cells; with `redo`, what is stale is to be run. Unfit data is said here."""
+def plan(experiment: Experiment, rerun_stale: bool = False) -> Plan:
+    """Sort a grid's cells; with `rerun_stale`, what is stale is to be run. Unfit data is said here."""
     made = Plan()
     cells, sources, absent = experiment.cells(), {}, {}
     for cell in {(cell.source, cell.online, cell.seeds): cell for cell in cells}.values():
@@ -27,15 +27,15 @@ def plan(experiment: Experiment, redo: bool = False) -> Plan:
             sources[cell.source, cell.seeds] = sources_of(cell)
         except Missing as error:
             absent[cell.source] = error  # of the highest seeds
-    shipped = results.read_shipped(experiment.name)
-    runs = shipped.runs.to_dict("records") if shipped else []
-    shipped_runs = {(run["dataset"], run["algorithm"], run["seed"]): run for run in runs}
+    exported = results.read_exported(experiment.name)
+    runs = exported.runs.to_dict("records") if exported else []
+    exported_runs = {(run["dataset"], run["algorithm"], run["seed"]): run for run in runs}
     for cell in cells:
         here: tuple[Source, ...] = sources.get((cell.source, cell.seeds), ())
-        found = state(cell, [source.sha256 for source in here], shipped_runs)
+        found = state(cell, [source.sha256 for source in here], exported_runs)
         if found == "finished":
             made.finished.append(cell)
-        elif found == "stale" and not redo:
+        elif found == "stale" and not rerun_stale:
             made.stale.append(cell)
         else:
             made.todo.append(cell)
@@ -47,9 +47,11 @@ def plan(experiment: Experiment, redo: bool = False) -> Plan:
 
 
 def state(
-    cell: Cell, dataset_sha256s: list[str | None], shipped_runs: dict[tuple, dict] | None = None
+    cell: Cell, dataset_sha256s: list[str | None], exported_runs: dict[tuple, dict] | None = None
 ) -> str:
-    """finished | stale | missing: by the run's folder, else by what was shipped with the same hashes.
+    """finished | stale | missing: by the run's folder, else by the exported run.
+
+    A finished run that is shorter than asked for is missing if it can be continued.
 
     dataset_sha256s  one per seed; None where no data is needed, and empty where the data is not here: then
                      the hashes are not compared
@@ -58,11 +60,25 @@ def state(
     for seed, dataset_sha256 in zip(cell.seeds, dataset_sha256s or [None] * len(cell.seeds), strict=True):
         local = read_description(cell.folder(seed)) or {}
         if local.get("status") in FINISHED:
-            states.add("finished" if _matches(local, cell, dataset_sha256) else "stale")
+            if _matches(local, cell, dataset_sha256):
+                states.add("finished" if _steps(local) == cell.protocol.steps else _if_continued(local, cell))
+            else:
+                states.add("stale")
         else:
-            shipped = (shipped_runs or {}).get((cell.dataset, cell.algorithm, seed))
-            states.add("finished" if shipped and _matches(shipped, cell, dataset_sha256) else "missing")
+            run = (exported_runs or {}).get((cell.dataset, cell.algorithm, seed))
+            same = run and _matches(run, cell, dataset_sha256) and _steps(run) == cell.protocol.steps
+            states.add("finished" if same else "missing")
     return next(found for found in ("missing", "stale", "finished") if found in states)
+
+
+def _if_continued(run: dict[str, Any], cell: Cell) -> str:
+    """The state of a finished run of another length: to be continued only if that keeps its numbers."""
+    shorter = _steps(run) < cell.protocol.steps
+    return "missing" if shorter and reached(cell) and run["versions"] == provenance.versions() else "stale"
+
+
+def _steps(run: dict[str, Any]) -> int:
+    return run["protocol"]["steps"]
 
 
 def finished(cell: Cell) -> bool:

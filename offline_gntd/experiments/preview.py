@@ -31,7 +31,7 @@ class Preview:
         lines = [self._line(cell) for cell in self.plan.todo]
         lines += [f"finished  {cell}" for cell in self.plan.finished]
         lines += [
-            f"stale     {cell}: finished under other settings or data; --redo runs it again"
+            f"stale     {cell}: finished under other settings or data; --rerun-stale runs it again"
             for cell in self.plan.stale
         ]
         lines += [f"missing   {error}" for error in self.plan.missing.values()]
@@ -55,9 +55,9 @@ class Preview:
         return words + (f", {unknown} of unmeasured rate not counted" if unknown else "")
 
 
-def preview(experiment: Experiment, workers: int, redo: bool = False) -> Preview:
+def preview(experiment: Experiment, workers: int, rerun_stale: bool = False) -> Preview:
     if workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}")
-    plan, estimates = planning.plan(experiment, redo), rates.measured()
+    plan, estimates = planning.plan(experiment, rerun_stale), rates.measured()
     seconds = {cell: estimates.seconds(cell, planning.reached(cell)) for cell in plan.todo}
     return Preview(plan, workers, seconds)

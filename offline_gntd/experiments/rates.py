@@ -59,7 +59,7 @@ def measured() -> Rates:
             if "config_hash" in run:
                 found.append(run | _so_far(path.parent))
     for path in folder.glob("*.runs.csv"):
-        if shipped := results.read_shipped(path.name.removesuffix(".runs.csv")):
+        if shipped := results.read_exported(path.name.removesuffix(".runs.csv")):
             found += shipped.runs.to_dict("records")
     for run in found:
         if run.get("steps") and run.get("training_seconds"):

@@ -2,17 +2,17 @@
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from offline_gntd import tensors
 from offline_gntd.errors import UserError
 from offline_gntd.files import read_json, remove, write_json, write_text
 
 FINISHED = ("done", "diverged")  # a diverged run is a result
-LOG = "run.log"  # what the run and what failed in it said, of every attempt
+CHECKPOINT = re.compile(r"checkpoint-(\d{1,18})\.pt")
+LOG = "run.log"  # the output of every attempt at the run
 
 
 class Record:
@@ -29,14 +29,14 @@ class Record:
         return "diverged_at" in self.description
 
     def clear(self) -> None:
-        """Begin anew: only the log and the lock stay."""
+        """Remove everything except the log and the lock."""
         self.scores, self.metrics, self.description = [], [], {}
         for path in self.folder.glob("*"):
             if path.name != LOG and not path.name.startswith("lock-"):
                 remove(path)
 
-    def sweep(self) -> None:
-        """Remove what was being written when its writer was killed."""
+    def remove_partial_files(self) -> None:
+        """Remove files that were being written when their writer was killed."""
         for path in self.folder.glob(".*.part"):
             remove(path)
 
@@ -49,10 +49,12 @@ class Record:
         write_text(self.folder / "metrics.csv", to_csv(self.metrics))
 
     def checkpoint_steps(self) -> set[int]:
-        return {int(path.stem.partition("-")[2]) for path in self.folder.glob("checkpoint-*.pt")}
+        names = (CHECKPOINT.fullmatch(path.name) for path in self.folder.glob("checkpoint-*.pt"))
+        return {int(name[1]) for name in names if name}
 
-    def save(self, step: int, state: dict[str, torch.Tensor], timing: dict[str, float]) -> None:
+    def save(self, step: int, state: dict[str, Any], timing: dict[str, float]) -> None:
         content = {
+            "step": step,
             "state": state,
             "scores": self.scores,
             "metrics": self.metrics,
@@ -61,21 +63,21 @@ class Record:
         }
         tensors.save(self._checkpoint(step), content)
 
-    def resume(self, step: int) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-        """Go back to the checkpoint of a step: rows measured after it are forgotten."""
+    def load(self, step: int) -> dict[str, Any]:
+        """The checkpoint of a step, with the keys that `save` writes."""
         content = tensors.load(self._checkpoint(step))
-        self.scores, self.metrics = content["scores"], content["metrics"]
-        self.description = content["description"]
-        return content["state"], content["timing"]
+        if not isinstance(content, dict) or content.get("step") != step:
+            raise tensors.Unreadable(f"{self._checkpoint(step)} is not the checkpoint of step {step}")
+        return content
 
     def last_checkpoint(self) -> int:
         steps = self.checkpoint_steps()
         if not steps:
-            raise UserError(f"{self.folder} holds no checkpoint; a run's folder ends in seed-N")
+            raise UserError(f"there is no checkpoint in {self.folder}; name a run's folder, …/seed-N")
         return max(steps)
 
-    def forget_checkpoints(self, but: int) -> None:
-        for step in self.checkpoint_steps() - {but}:
+    def remove_checkpoints(self, keep: int) -> None:
+        for step in self.checkpoint_steps() - {keep}:
             self._checkpoint(step).unlink(missing_ok=True)
 
     def _checkpoint(self, step: int) -> Path:

@@ -1,9 +1,10 @@
-"""The results of an experiment as two tables, whether they lie in run folders or were shipped.
+"""The results of an experiment as two tables, from its run folders and from exported files.
 
 evaluations  one row per evaluation: dataset, algorithm, seed, step, return, score, seconds, metrics …
 runs         one row per run: config hash, dataset sha256, env id, versions, commit, status, stack size …
 
-Shipped results are these two as results/<experiment>.csv and results/<experiment>.runs.csv.
+Exported results are these two as results/<experiment>.csv and results/<experiment>.runs.csv, and the
+experiment itself as results/<experiment>.json.
 """
 
 import io
@@ -15,8 +16,10 @@ from typing import Any
 import pandas as pd
 
 from offline_gntd.errors import UserError
+from offline_gntd.experiments import definitions
+from offline_gntd.experiments.definitions import Experiment
 from offline_gntd.experiments.record import FINISHED, read_description
-from offline_gntd.files import home, write_text
+from offline_gntd.files import home, write_json, write_text
 
 KEY = ["dataset", "algorithm", "seed"]
 NESTED = ["config", "protocol", "task", "versions", "machine", "resumed_at"]  # JSON in a CSV cell
@@ -26,27 +29,22 @@ NESTED = ["config", "protocol", "task", "versions", "machine", "resumed_at"]  # 
 class Results:
     evaluations: pd.DataFrame
     runs: pd.DataFrame
-    notes: tuple[str, ...] = ()  # what a reader of a table should be told
 
     def finished(self) -> pd.DataFrame:
         return self.runs[self.runs["status"].isin(FINISHED)] if len(self.runs) else self.runs
 
 
 def read(experiment: str) -> Results:
-    """Run folders and shipped results together; runs of two protocols are never merged."""
-    local, shipped = read_folders(experiment), read_shipped(experiment)
-    if shipped is None:
+    """Run folders and exported results together; a finished run in a folder replaces the exported one."""
+    local, exported = read_folders(experiment), read_exported(experiment)
+    if exported is None:
         return local
     if local.runs.empty:
-        return shipped
-    if protocols(local.runs) != protocols(shipped.runs):
-        note = f"The shipped results of {experiment} follow another protocol than the runs here; left out."
-        return Results(local.evaluations, local.runs, (note,))
-    finished, shipped_keys = _keys(local.finished()), _keys(shipped.runs)
-    shipped_stay = shipped_keys.difference(finished)  # until a run here has replaced them
+        return exported
+    kept = _keys(exported.runs).difference(_keys(local.finished()))
     parts = [
-        (frame[~_keys(frame).isin(shipped_stay)], other[_keys(other).isin(shipped_stay)])
-        for frame, other in ((local.evaluations, shipped.evaluations), (local.runs, shipped.runs))
+        (frame[~_keys(frame).isin(kept)], other[_keys(other).isin(kept)])
+        for frame, other in ((local.evaluations, exported.evaluations), (local.runs, exported.runs))
     ]
     return Results(*(pd.concat(pair, ignore_index=True) for pair in parts))
 
@@ -84,47 +82,45 @@ def _read_rows(folder: Path, run: dict[str, Any]) -> pd.DataFrame:
     return rows
 
 
-def shipped_path(experiment: str, part: str = "") -> Path:
+def exported_path(experiment: str, part: str = "") -> Path:
     return home() / "results" / f"{experiment}{part}.csv"
 
 
-def read_shipped(experiment: str) -> Results | None:
-    if not shipped_path(experiment, ".runs").exists():
+def read_exported(experiment: str) -> Results | None:
+    if not exported_path(experiment, ".runs").exists():
         return None
     try:
-        runs = pd.read_csv(shipped_path(experiment, ".runs"))
+        runs = pd.read_csv(exported_path(experiment, ".runs"))
         for column in NESTED:
             runs[column] = runs[column].map(json.loads)
         for protocol in runs["protocol"]:
             if "stack" in protocol:  # its name in version 0.1
                 protocol["seeds_per_process"] = protocol.pop("stack")
-        return Results(pd.read_csv(shipped_path(experiment)), runs)
+        return Results(pd.read_csv(exported_path(experiment)), runs)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"cannot read the shipped results of {experiment}: {error}") from error
+        raise UserError(f"cannot read the exported results of {experiment}: {error}") from error
 
 
-def ship(experiment: str) -> list[Path]:
-    """Write the finished runs of an experiment, with those shipped before, in the compact form."""
-    results = read(experiment)
+def export(experiment: Experiment) -> list[Path]:
+    """Write the finished runs of an experiment, with those exported before, in the compact form."""
+    results = read(experiment.name)
     runs = results.finished().sort_values(KEY)
     if runs.empty:
-        raise UserError(f"no finished runs of {experiment}; run them with: offline-gntd run {experiment}")
+        raise UserError(
+            f"no finished runs of {experiment.name}; run them with: offline-gntd run {experiment.name}"
+        )
     evaluations = results.evaluations.drop(columns="returns", errors="ignore")
     evaluations = evaluations[evaluations.set_index(KEY).index.isin(runs.set_index(KEY).index)]
     for column in NESTED:
         runs[column] = runs[column].map(json.dumps)
-    _write_csv(shipped_path(experiment), evaluations.sort_values([*KEY, "step"]))
-    _write_csv(shipped_path(experiment, ".runs"), runs.drop(columns="experiment", errors="ignore"))
-    return [shipped_path(experiment), shipped_path(experiment, ".runs")]
+    write_csv(exported_path(experiment.name), evaluations.sort_values([*KEY, "step"]))
+    write_csv(exported_path(experiment.name, ".runs"), runs.drop(columns="experiment", errors="ignore"))
+    write_json(definitions.exported_path(experiment.name), experiment.to_dict())
+    files = [exported_path(experiment.name, part) for part in ("", ".runs")]
+    return [*files, definitions.exported_path(experiment.name)]
 
 
-def _write_csv(path: Path, frame: pd.DataFrame) -> None:
+def write_csv(path: Path, frame: pd.DataFrame) -> None:
     text = io.StringIO()
     frame.to_csv(text, index=False, float_format="%.7g", lineterminator="\n")
     write_text(path, text.getvalue())
-
-
-def protocols(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Every protocol among runs, once."""
-    texts = {json.dumps(protocol, sort_keys=True) for protocol in runs["protocol"]}
-    return [json.loads(text) for text in sorted(texts)]

@@ -1,7 +1,7 @@
-"""One run: train an agent for a stack of seeds, evaluate it, and leave a record of each seed.
+"""One run: train an agent for a group of seeds, evaluate it, and record each seed in its folder.
 
-The record of a run that was stopped and resumed is the same, bit for bit, as that of one that was not, but
-for its timing.
+A run that was stopped and resumed, or that continued a shorter one, leaves the same bits as one that was not,
+except for its timing.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import Dataset
 from offline_gntd.evaluation import Evaluator
 from offline_gntd.experiments import provenance
-from offline_gntd.experiments.batches import batches_of
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.record import Record, read_description
 from offline_gntd.experiments.sources import Source, is_family, sources_of
+from offline_gntd.experiments.training import Training
 from offline_gntd.tensors import Unreadable
 
-LARGEST_VALUE = 1e6  # |Q| past this has diverged
-STOP_CHECK = 16  # updates between looks at whether to stop or checkpoint
+LARGEST_VALUE = 1e6  # a run whose |Q| exceeds this has diverged
+STOP_CHECK = 16  # updates between checks for a stop request or a due checkpoint
 CHECKPOINT_SHARE = 0.005  # of a run's time goes into checkpoints, unless their period is given
 SHORTEST_PERIOD = 10.0  # seconds between checkpoints, unless their period is given
 
@@ -36,23 +36,21 @@ TIMING = ("training_seconds", "training_cpu_seconds", "evaluation_seconds", "che
 
 
 class Stopped(Exception):
-    """The run was asked to stop; its checkpoint holds all it has done."""
+    """The run was asked to stop; its checkpoint holds everything it has done."""
 
 
 class Run:
     def __init__(self, cell: Cell, device: str = "cpu", sources: tuple[Source, ...] | None = None):
         self.cell, self.device = cell, device
         self.sources = sources_of(cell) if sources is None else sources  # one per seed
-        self.config, self.task = cell.config, self.sources[0].task
-        self.generators = [torch.Generator(device).manual_seed(seed) for seed in cell.seeds]
-        self.batches = batches_of(self.sources, self.config, cell.seeds, self.generators)
-        self.agent = self.config.agent(self.task, self.generators, self.batches.statistics)
+        self.training = Training(cell.config, self.sources, cell.seeds, device)
+        self.task = self.training.task
         self.evaluator = Evaluator(self.task, cell.seeds, cell.protocol.evaluate_episodes)
         self.records = [Record(cell.folder(seed)) for seed in cell.seeds]
-        self.step = 0
-        self.save_seconds = 0.0  # that the last checkpoint took
+        self.save_seconds = 0.0  # of the last checkpoint
         self.timing = dict.fromkeys(TIMING, 0.0)
-        self._timed = (0.0, 0.0)  # seconds on curvature in this process and of training, when last evaluated
+        self._timed = (0.0, 0.0)  # seconds of curvature and of training at the last evaluation
+        self._checked = False  # whether a checkpoint was found to restore the agent exactly
 
     def execute(
         self,
@@ -62,15 +60,15 @@ class Run:
     ) -> None:
         """Train to the protocol's last step, from the last checkpoint if there is one.
 
-        report              is told the step, and the mean score when one was measured
-        stopping            is asked now and then; the run then ends with a checkpoint
-        checkpoint_seconds  between checkpoints; None keeps them to a small share of the run's time
+        report              called with the step, and the mean score when one was measured
+        stopping            called every few updates; if it returns True, the run checkpoints and ends
+        checkpoint_seconds  between checkpoints; None limits them to a small share of the run's time
         """
         try:
             self._execute(report, stopping, checkpoint_seconds)
         finally:
             self.evaluator.close()
-            self.batches.close()
+            self.training.close()
 
     def _execute(
         self,
@@ -82,7 +80,7 @@ class Run:
         last_checkpoint = time.monotonic()
         while self.step < self.cell.protocol.steps and not all(record.diverged for record in self.records):
             self._train(self._pause_at())
-            report(self.step, self._evaluate() if self._evaluation_due() else None)
+            report(self.step, self._evaluate() if self._evaluation_due(self.step) else None)
             if stopping():
                 self.save()
                 for record in self.records:
@@ -97,42 +95,39 @@ class Run:
             status = "diverged" if record.diverged else "done"
             record.describe(status=status, finished=_now(), steps=self.step, **self.timing)
 
+    @property
+    def step(self) -> int:
+        return self.training.step
+
     def _checkpoint_period(self) -> float:
         return max(SHORTEST_PERIOD, self.save_seconds / CHECKPOINT_SHARE)
 
     def _pause_at(self) -> int:
-        """The next step to look up at: an evaluation, or a moment to stop or checkpoint."""
+        """The next step at which to evaluate, or to check for a stop request or a due checkpoint."""
         every = self.cell.protocol.evaluate_every
         next_evaluation = min((self.step // every + 1) * every, self.cell.protocol.steps)
         return min(self.step + STOP_CHECK, next_evaluation)
 
     def _train(self, until: int) -> None:
         wall, cpu = time.perf_counter(), time.process_time()
-        while self.step < until:
-            batch = self.batches.batch(self.agent)
-            self.last = {} if batch is None else self.agent.update(batch)
-            self.step += 1
-        if self.device != "cpu":
-            torch.cuda.synchronize()
+        self.training.train(until)
         self.timing["training_seconds"] += time.perf_counter() - wall
         self.timing["training_cpu_seconds"] += time.process_time() - cpu
 
-    def _evaluation_due(self) -> bool:
-        return self.step % self.cell.protocol.evaluate_every == 0 or self.step == self.cell.protocol.steps
+    def _evaluation_due(self, step: int) -> bool:
+        return step % self.cell.protocol.evaluate_every == 0 or step == self.cell.protocol.steps
 
     def _evaluate(self) -> float:
-        """Score every seed that has not diverged; the mean score."""
+        """Score every seed that has not diverged; returns the mean score."""
         began = time.perf_counter()
-        seen = {name: values.reshape(len(values), -1).mean(1) for name, values in self.last.items()}
-        metrics = seen | self.agent.measure(self.batches.transitions)
-        metrics = {name: values.tolist() for name, values in metrics.items()}
+        metrics = {name: values.tolist() for name, values in self.training.metrics().items()}
         if "kfac_seconds" in metrics:
             metrics["kfac_seconds_share"] = self._curvature_share(metrics.pop("kfac_seconds"))
-        returns = self.evaluator.returns(self.agent.act, self.step, self.device)  # [seeds, episodes]
+        returns = self.evaluator.returns(self.training.act, self.step, self.device)  # [seeds, episodes]
         self.timing["evaluation_seconds"] += time.perf_counter() - began
         scores = []
         for i, record in enumerate(self.records):
-            row = {name: values[i] for name, values in metrics.items()} | self.batches.metrics(i)
+            row = {name: values[i] for name, values in metrics.items()} | self.training.batches.metrics(i)
             if record.diverged:
                 continue
             if not all(map(math.isfinite, row.values())) or row.get("largest_value", 0.0) > LARGEST_VALUE:
@@ -157,49 +152,44 @@ class Run:
         return float(np.mean(scores)) if scores else math.nan
 
     def _curvature_share(self, seconds: list[float]) -> list[float]:
-        """What of the training since the last evaluation (or since it was resumed) went into curvature."""
+        """The share of training time since the last evaluation (or resumption) that went into curvature."""
         spent, trained = self._timed
         self._timed = (seconds[0], self.timing["training_seconds"])
         return [(seconds[0] - spent) / (self._timed[1] - trained)] * len(seconds)
 
-    def state(self, i: int) -> dict[str, torch.Tensor]:
-        """All that seed i's future depends on."""
-        state = {
-            name: tensor[i] if tensor.dim() else tensor for name, tensor in self.agent.state_dict().items()
-        }
-        return {
-            **{name: tensor.clone() for name, tensor in state.items()},
-            **self.batches.state(i),
-            "generator": self.generators[i].get_state(),
-        }
-
     def save(self) -> None:
-        """Checkpoint every seed; the one before goes only when all are written."""
+        """Checkpoint every seed; the checkpoints before are removed only when all are written."""
         began = time.perf_counter()
+        if not self._checked:
+            self.training.check_restorable()
+            self._checked = True
         for i, record in enumerate(self.records):
-            record.save(self.step, self.state(i), self.timing)
+            record.save(self.step, self.training.state(i), self.timing)
         for record in self.records:
-            record.forget_checkpoints(but=self.step)
+            record.remove_checkpoints(keep=self.step)
         self.save_seconds = time.perf_counter() - began
         self.timing["checkpoint_seconds"] += self.save_seconds
 
     def _start(self) -> None:
-        """Resume from the latest step that every seed has a checkpoint of, or begin."""
+        """Resume from the latest step of which every seed has a sound checkpoint, or start from scratch."""
         for record in self.records:
-            record.sweep()
+            record.remove_partial_files()
         steps = set.intersection(*(record.checkpoint_steps() for record in self.records))
         if steps and self._same_run():
             for step in sorted(steps, reverse=True):
                 try:
                     return self._resume(step)
                 except Unreadable as error:
-                    print(f"{error}; going further back", file=sys.stderr)
+                    print(f"checkpoint {step} is not used: {error}", file=sys.stderr)
+        if steps:  # a failed restore may have changed the agent
+            self.training.close()
+            self.training = Training(self.cell.config, self.sources, self.cell.seeds, self.device)
         for record in self.records:
             record.clear()
             record.describe(**self._description(record), resumed_at=[])
 
     def _same_run(self) -> bool:
-        """Whether what is on disk was made by this very cell, from this very data."""
+        """Whether the run on disk has this cell's settings, data and package versions."""
         for record in self.records:
             wanted = self._description(record)
             found = read_description(record.folder) or {}
@@ -207,24 +197,28 @@ class Run:
                 return False
             if found.get("versions") != wanted["versions"]:
                 changed = provenance.changes(found.get("versions", {}), wanted["versions"])
-                print(f"{record.folder} begins anew: its checkpoint was made with {changed}", file=sys.stderr)
+                print(f"{record.folder} starts from scratch: its checkpoint has {changed}", file=sys.stderr)
                 return False
         return True
 
     def _resume(self, step: int) -> None:
-        resumed = [record.resume(step) for record in self.records]
-        states = [state for state, _ in resumed]
-        for record, (_, timing) in zip(self.records, resumed, strict=True):
-            self.timing |= timing
-            found = read_description(record.folder) or {}
-            before = found.get("resumed_at", [])  # also by those that saved nothing
-            record.describe(status="running", process=os.getpid(), resumed_at=[*before, step])
+        contents = [record.load(step) for record in self.records]
+        self.training.restore([content["state"] for content in contents], step)
+        for record, content in zip(self.records, contents, strict=True):
+            self.timing |= content["timing"]
+            before = (read_description(record.folder) or {}).get("resumed_at", [])
+            record.description = content["description"]
+            # the last row of a shorter run may be one that a longer run does not have
+            record.scores = [row for row in content["scores"] if self._evaluation_due(row["step"])]
+            record.metrics = [row for row in content["metrics"] if self._evaluation_due(row["step"])]
+            record.describe(
+                status="running",
+                process=os.getpid(),
+                protocol=dataclasses.asdict(self.cell.protocol),
+                resumed_at=[*before, step],
+            )
             record.write_rows()
-        restore(self.agent, states)
-        for generator, state in zip(self.generators, states, strict=True):
-            generator.set_state(state["generator"])
-        self.batches.restore(states)
-        self.step, self._timed = step, (0.0, self.timing["training_seconds"])
+        self._timed = (0.0, self.timing["training_seconds"])
 
     def _description(self, record: Record) -> dict[str, Any]:
         cell, i = self.cell, self.records.index(record)
@@ -236,7 +230,7 @@ class Run:
             "label": preset(cell.algorithm).label,
             "seed": cell.seeds[i],
             "status": "running",
-            "config": to_dict(self.config),
+            "config": to_dict(cell.config),
             "config_hash": cell.config_hash,
             "protocol": dataclasses.asdict(cell.protocol),
             "stack": len(cell.seeds),
@@ -260,14 +254,6 @@ class Run:
             "process": os.getpid(),
             "started": _now(),
         }
-
-
-def restore(agent: Any, states: list[dict[str, torch.Tensor]]) -> None:
-    """Put an agent back to where `Run.state` of every seed says it was."""
-    tensors = agent.state_dict()
-    for i, state in enumerate(states):
-        for name, tensor in tensors.items():
-            (tensor[i] if tensor.dim() else tensor).copy_(state[name])
 
 
 def _now() -> str:

@@ -74,7 +74,7 @@ class Status:
 
 def read(name: str) -> Status:
     experiment = definitions.find(name)
-    shipped = results.read_shipped(name)
+    shipped = results.read_exported(name)
     shipped_runs = shipped.runs.to_dict("records") if shipped else []
     by_key = {(run["dataset"], run["algorithm"], run["seed"]): run for run in shipped_runs}
     estimates = rates.measured()

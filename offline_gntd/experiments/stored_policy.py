@@ -12,7 +12,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator
 from offline_gntd.experiments.definitions import Protocol, settings_hash
 from offline_gntd.experiments.record import Record
-from offline_gntd.experiments.run import restore
+from offline_gntd.experiments.training import restore_agent
 from offline_gntd.tasks import Task
 
 
@@ -37,8 +37,9 @@ class Outcome:
 def agent(record: Record) -> tuple[Any, Task, int]:
     """The agent as it was at a record's last checkpoint, its task and the step. Needs no dataset."""
     step = record.last_checkpoint()
-    state, _ = record.resume(step)
-    about = record.description
+    content = record.load(step)
+    about = record.description = content["description"]
+    record.scores = content["scores"]
     config = configured(about["algorithm"], about["protocol"]["steps"])
     task = Task(**about["task"])
     if settings_hash(config, Protocol(**about["protocol"]), about["stack"]) != about["config_hash"]:
@@ -46,7 +47,7 @@ def agent(record: Record) -> tuple[Any, Task, int]:
     # as many networks as were stacked in the run, all alike: a batched product may round otherwise
     generators = [torch.Generator() for _ in range(about["stack"])]
     made = config.agent(task, generators)
-    restore(made, [state] * about["stack"])
+    restore_agent(made, [content["state"]["agent"]] * about["stack"])
     return made, task, step
 
 

@@ -65,11 +65,11 @@ def key(measurement: Measurement) -> str:
     return digest({"kind": type(measurement).__name__, **to_dict(measurement)})
 
 
-def run(workers: int | None = None, redo: bool = False) -> tuple[int, int]:
+def run(workers: int | None = None, rerun_stale: bool = False) -> tuple[int, int]:
     """Make what is missing; how many were made, and how many there were."""
     if workers is not None and workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}")
-    wanted, done = measurements(), set() if redo else finished()
+    wanted, done = measurements(), set() if rerun_stale else finished()
     todo = [measurement for name, measurement in wanted.items() if name not in done]
     if todo:
         require_writable(_folder())
@@ -128,7 +128,7 @@ def read() -> tuple[pd.DataFrame, list[Measurement]]:
     return pd.DataFrame(lines), [measurement for name, measurement in wanted.items() if name not in stored]
 
 
-def ship() -> list[Path]:
+def export() -> list[Path]:
     """Write all that is measured, with what was shipped before, in the compact form."""
     wanted, abouts, values = measurements(), [], []
     for name, about in sorted(_stored().items()):
@@ -149,10 +149,10 @@ def ship() -> list[Path]:
 
 def _stored() -> dict[str, dict[str, Any]]:
     """By hash: what was shipped, and what was measured here in its place."""
-    return _read_shipped() | {path.stem: read_json(path) for path in _folder().glob("*.json")}
+    return _read_exported() | {path.stem: read_json(path) for path in _folder().glob("*.json")}
 
 
-def _read_shipped() -> dict[str, dict[str, Any]]:
+def _read_exported() -> dict[str, dict[str, Any]]:
     if not _shipped(".measurements").exists():
         return {}
     try:
