@@ -8,7 +8,7 @@ D4RL = {"dataset_origin": "d4rl", "env_id": "Hopper-v4"}
 
 def d4rl(name):
     """What a run on one of D4RL's own files says of its data."""
-    return D4RL | {"dataset_version": name.rpartition("-")[2], "dataset_stands_for": name}
+    return D4RL | {"dataset_version": name.rpartition("-")[2], "dataset_d4rl_id": name}
 
 
 def write_run(experiment, algorithm, seed, returns, errors=None, dataset="cartpole-replay", **changes):
@@ -35,7 +35,7 @@ def write_run(experiment, algorithm, seed, returns, errors=None, dataset="cartpo
         "device": "cpu",
         "threads": 1,
         "dataset_origin": "built",
-        "dataset_stands_for": None,
+        "dataset_d4rl_id": None,
         "dataset_version": None,
         "env_id": "CartPole-v1",
         "task": {"discrete": True, "reference_min": 0.0, "reference_max": 500.0, "reference_source": "hand"},

@@ -4,7 +4,7 @@ import pytest
 
 from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.q_learning import QLearning
-from offline_gntd.configuration import added, hashed_fields, digest, flatten, replace, to_dict
+from offline_gntd.configuration import added, digest, flatten, hashed_fields, replace, to_dict
 from offline_gntd.errors import UserError
 from offline_gntd.nn.kfac import KFAC
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from d4rl_files import AWKWARD, arrays, write
 
-from offline_gntd.datasets import Missing, catalogue, d4rl, hdf5, load
+from offline_gntd.datasets import DatasetNotFound, catalogue, d4rl, hdf5, load
 from offline_gntd.errors import UserError
 from offline_gntd.locomotion import LOCOMOTION
 
@@ -119,13 +119,13 @@ def test_a_file_is_named_after_itself_and_never_taken_for_another(tmp_path):
     assert (excerpt.name, excerpt.origin, excerpt.version) == ("hopper_medium-v2", "file", "v2")
     assert load(write(tmp_path / "hopper-medium-v2.hdf5", data)).name == "hopper-medium-v2-file"
     assert load(write(tmp_path / "my hopper; v2.hdf5", data)).name == "my-hopper-v2"
-    with pytest.raises(Missing, match="fetch hopper-medium-v2"):
+    with pytest.raises(DatasetNotFound, match="fetch hopper-medium-v2"):
         load("hopper-medium-v2")
 
 
 def test_a_d4rl_id_is_the_published_file_and_nothing_else(tmp_path, monkeypatch):
     path = write(tmp_path / "d4rl-package" / "hopper_medium-v2.hdf5", arrays())
-    with pytest.raises(Missing, match="is not the published hopper-medium-v2"):
+    with pytest.raises(DatasetNotFound, match="is not the published hopper-medium-v2"):
         load("hopper-medium-v2")
     fake = publish(monkeypatch, path, "hopper-medium-v2")
     dataset = load("hopper-medium-v2")

@@ -12,7 +12,7 @@ from offline_gntd.algorithms.q_learning import QLearner
 from offline_gntd.collection import discrete
 from offline_gntd.collection.builders import build_discrete, members_of
 from offline_gntd.collection.discrete import Recipe, build, collect, recipe_of
-from offline_gntd.datasets import Missing, built, cache, load, minari_store
+from offline_gntd.datasets import DatasetNotFound, built, cache, load, minari_store
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.batches import ReplayBatches
 
@@ -169,7 +169,7 @@ def test_a_family_has_a_member_for_each_seed(quick_recipe):
     assert load(NAME).sha256 == load(f"{NAME}-s0").sha256 == first.sha256
     assert load(NAME).name == first.name
     assert load(f"{NAME}-s1").sha256 == second.sha256
-    with pytest.raises(Missing, match=f"{NAME}-s2 is not built yet.*datasets build {NAME}-s2"):
+    with pytest.raises(DatasetNotFound, match=f"{NAME}-s2 is not built yet.*datasets build {NAME}-s2"):
         load(f"{NAME}-s2")
 
 
@@ -316,7 +316,7 @@ def test_names():
 def test_a_set_that_cannot_be_loaded(name, reason):
     with pytest.raises(UserError, match=reason) as refused:
         load(name)
-    assert isinstance(refused.value, Missing) == name.startswith("acrobot")
+    assert isinstance(refused.value, DatasetNotFound) == name.startswith("acrobot")
 
 
 @pytest.mark.parametrize(

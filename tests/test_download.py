@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from offline_gntd.cli import main
-from offline_gntd.datasets import Missing, catalogue, download
+from offline_gntd.datasets import DatasetNotFound, catalogue, download
 from offline_gntd.errors import UserError
 
 NAME = "hopper-medium-v2"
@@ -187,7 +187,7 @@ def test_files_of_the_d4rl_package_are_used(server, tmp_path):
     assert download.fetch(server.entry) == path
     assert server.ranges == []
     path.write_bytes(CONTENT[:-1])
-    with pytest.raises(Missing, match="1,023,999 bytes"):
+    with pytest.raises(DatasetNotFound, match="1,023,999 bytes"):
         download.locate(server.entry)
     assert download.fetch(server.entry, quiet=True) == target()
 

@@ -91,7 +91,7 @@ def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
             "transitions": int(first["dataset_rows"]),
             "origin": first["dataset_origin"],
             "version": _or_dash(first["dataset_version"]),
-            "stands for": _or_dash(first["dataset_stands_for"]),
+            "stands for": _or_dash(first["dataset_d4rl_id"]),
             "environment": _each(runs, "env_id"),
             "score 0, score 100": f"{first['task']['reference_min']:g}, {first['task']['reference_max']:g}",
             "references from": first["task"]["reference_source"],

@@ -46,9 +46,9 @@ def for_datasets(selection: Selection) -> pd.DataFrame:
     """All that is published for a selection's algorithms on its datasets, under the names these have here."""
     runs = selection.runs.drop_duplicates("dataset")
     here = discrete().merge(runs[["dataset"]], on="dataset")
-    d4rl = runs[runs["dataset_stands_for"].notna()]
+    d4rl = runs[runs["dataset_d4rl_id"].notna()]
     if len(d4rl):
-        split = d4rl["dataset_stands_for"].str.rpartition("-")
+        split = d4rl["dataset_d4rl_id"].str.rpartition("-")
         own = pd.DataFrame({"own": d4rl["dataset"], "dataset": split[0], "own_version": split[2]})
         found = locomotion().merge(own, on="dataset")
         found = found[found["version"].isna() | (found["version"] == found["own_version"])]
@@ -83,7 +83,7 @@ def caption(selection: Selection, found: pd.DataFrame) -> str:
         if (line.source, line.table == "locomotion") in shown
     ]
     runs = selection.runs.drop_duplicates("dataset")
-    others = int((runs["dataset_stands_for"].notna() & (runs["dataset_origin"] != "d4rl")).sum())
+    others = int((runs["dataset_d4rl_id"].notna() & (runs["dataset_origin"] != "d4rl")).sum())
     sentence = f"Published numbers: {'; '.join(words)}."
     if others:
         sentence += (

@@ -129,7 +129,7 @@ def _datasets(selection: Selection) -> Iterable[str]:
             "origin": " ".join(
                 str(run[key]) for key in ("dataset_origin", "dataset_version") if _there(run[key])
             ),
-            "stands for": run["dataset_stands_for"] if _there(run["dataset_stands_for"]) else "itself",
+            "stands for": run["dataset_d4rl_id"] if _there(run["dataset_d4rl_id"]) else "itself",
             "scored in": run["env_id"],
             "mean score of its episodes": f"{run['dataset_score']:.1f}"
             if _there(run.get("dataset_score"))
@@ -138,7 +138,7 @@ def _datasets(selection: Selection) -> Iterable[str]:
             f"({task.get('reference_source')})",
             "sha256 of its rows": run["dataset_sha256"] if _there(run["dataset_sha256"]) else "—",
         }
-        entry = catalogue.entries().get(run["dataset_stands_for"])
+        entry = catalogue.entries().get(run["dataset_d4rl_id"])
         facts |= {f"known issue {i}": note for i, note in enumerate(entry.notes if entry else (), start=1)}
         yield page.folded(run["dataset"], page.facts(facts))
 

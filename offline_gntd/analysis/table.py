@@ -59,7 +59,7 @@ class Table:
 
 
 def number(value: float) -> str:
-    """About three digits that matter; — where there is no number."""
+    """DatasetInfo three digits that matter; — where there is no number."""
     if math.isnan(value):
         return "—"
     size = abs(value)

@@ -1,7 +1,7 @@
 """Reading datasets: `load` opens any of them by name or path. Building them is `offline_gntd.collection`."""
 
-from offline_gntd.datasets.dataset import Arena, Dataset, Missing
+from offline_gntd.datasets.dataset import Dataset, DatasetNotFound, OnlineEnv
 from offline_gntd.datasets.loading import load
 from offline_gntd.datasets.user_datasets import Source
 
-__all__ = ["Arena", "Dataset", "Missing", "Source", "load"]
+__all__ = ["Dataset", "DatasetNotFound", "OnlineEnv", "Source", "load"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offline_gntd.datasets import cache, catalogue, minari_store
-from offline_gntd.datasets.dataset import About, Dataset, Missing
+from offline_gntd.datasets.dataset import Dataset, DatasetInfo, DatasetNotFound
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.locomotion import LOCOMOTION
 from offline_gntd.tasks import Task
@@ -71,7 +71,9 @@ def minari_id(name: str) -> str:
 
 def existing(name: str) -> Path:
     if not path(name).exists():
-        raise Missing(f"{member(name)} is not built yet; build it with: offline-gntd datasets build {name}")
+        raise DatasetNotFound(
+            f"{member(name)} is not built yet; build it with: offline-gntd datasets build {name}"
+        )
     return path(name)
 
 
@@ -104,7 +106,7 @@ def load(name: str) -> Dataset:
     def make() -> Dataset:
         totals: list[tuple[float, int, bool]] = []
         try:
-            about = About(
+            about = DatasetInfo(
                 name=name,
                 task=task,
                 origin="built",

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from offline_gntd.datasets.dataset import About, Dataset
+from offline_gntd.datasets.dataset import Dataset, DatasetInfo
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, read_json, write_json, writing
 from offline_gntd.tasks import Task
@@ -57,7 +57,7 @@ def cached(path: Path, key: str, make: Callable[[], Dataset]) -> Dataset:
 
 
 def write(
-    path: Path, about: About, key: str, rows: np.ndarray | Iterable[np.ndarray], episodes: Any
+    path: Path, about: DatasetInfo, key: str, rows: np.ndarray | Iterable[np.ndarray], episodes: Any
 ) -> Dataset:
     """Write a cache folder whole, and open it.
 
@@ -81,7 +81,7 @@ def write(
     return read(path, key)
 
 
-def in_memory(about: About, rows: np.ndarray, episodes: np.ndarray) -> Dataset:
+def in_memory(about: DatasetInfo, rows: np.ndarray, episodes: np.ndarray) -> Dataset:
     """A dataset that is kept nowhere."""
     rows = np.ascontiguousarray(rows, np.float32)
     summary = Summary(about)
@@ -115,8 +115,8 @@ def read(path: Path, key: str) -> Dataset:
             raise Unusable(f"the flat cache {path} was made from another source")
         rows = np.load(path / "rows.npy", mmap_mode="c")  # copy-on-write: shared until written to
         episodes = np.load(path / "episodes.npy")
-        about = About(
-            **{field.name: description[field.name] for field in dataclasses.fields(About)}
+        about = DatasetInfo(
+            **{field.name: description[field.name] for field in dataclasses.fields(DatasetInfo)}
             | {"task": Task(**description["task"]), "notes": tuple(description["notes"])}
         )
         if rows.dtype != np.float32 or rows.ndim != 2 or rows.shape[1] != row_width(about.task):
@@ -138,7 +138,7 @@ def read(path: Path, key: str) -> Dataset:
 class Summary:
     """sha256, mean and standard deviation of rows that come slab by slab; what is not finite is refused."""
 
-    def __init__(self, about: About):
+    def __init__(self, about: DatasetInfo):
         self.name, self.obs_dim = about.name, about.task.obs_dim
         self.count = 0
         self.hash = hashlib.sha256()
@@ -174,7 +174,7 @@ class Summary:
         }
 
 
-def _write_rows(path: Path, slabs: Iterable[np.ndarray], about: About) -> Summary:
+def _write_rows(path: Path, slabs: Iterable[np.ndarray], about: DatasetInfo) -> Summary:
     """An .npy file whose number of rows is known only at its end, where its header is written again."""
     summary, width = Summary(about), row_width(about.task)
     with path.open("wb") as file:
@@ -196,9 +196,9 @@ def _write_header(file: Any, count: int, width: int) -> None:
     np.lib.format.write_array_header_1_0(file, header)
 
 
-def _dataset(about: About, rows: np.ndarray, episodes: np.ndarray, summary: dict[str, Any]) -> Dataset:
+def _dataset(about: DatasetInfo, rows: np.ndarray, episodes: np.ndarray, summary: dict[str, Any]) -> Dataset:
     return Dataset(
-        **{field.name: getattr(about, field.name) for field in dataclasses.fields(About)},
+        **{field.name: getattr(about, field.name) for field in dataclasses.fields(DatasetInfo)},
         rows=torch.from_numpy(rows),
         sha256=summary["sha256"],
         episode_returns=episodes[:, 0],

@@ -12,7 +12,7 @@ import numpy as np
 
 from offline_gntd.datasets import authors, built, catalogue, conversion, d4rl, hdf5, loading, minari_store
 from offline_gntd.datasets.d4rl import Recording
-from offline_gntd.datasets.dataset import About
+from offline_gntd.datasets.dataset import DatasetInfo
 from offline_gntd.datasets.download import locate
 from offline_gntd.datasets.hdf5 import SLAB
 from offline_gntd.datasets.loading import Identity
@@ -122,7 +122,7 @@ def _check_minari(folder: Path, name: str, task: Task | None, env: str | None = 
     try:
         task = task or minari_store.task_in(folder, env)
         if conversion.NOTE in minari_store.notes_of(folder):
-            about = About(name=name, task=task, origin="minari")
+            about = DatasetInfo(name=name, task=task, origin="minari")
             recording, about = conversion.recording_in(folder, about)
             report.env_id = about.task.env_id
             for note in about.notes:

@@ -18,7 +18,7 @@ import numpy as np
 
 from offline_gntd.datasets import d4rl, hdf5, minari_store
 from offline_gntd.datasets.d4rl import Recording
-from offline_gntd.datasets.dataset import About
+from offline_gntd.datasets.dataset import DatasetInfo
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, writing
 from offline_gntd.tasks import Task
@@ -35,7 +35,7 @@ def minari_id(name: str) -> str:
     return f"{NAMESPACE}/{name}" if minari_store.is_id(name) else f"{NAMESPACE}/{name}-v0"
 
 
-def to_minari(recording: Recording, about: About, replace: bool = False) -> str:
+def to_minari(recording: Recording, about: DatasetInfo, replace: bool = False) -> str:
     """Write a recording as a Minari dataset of ours; its id."""
     identifier = minari_id(about.name.replace(".", "-"))
     folder = minari_store.root() / identifier
@@ -87,7 +87,7 @@ def columns_in(folder: Path) -> dict[str, np.ndarray]:
     return columns | {key.removeprefix("rest/"): value for key, value in rest.items()}
 
 
-def recording_in(folder: Path, about: About) -> tuple[Recording, About]:
+def recording_in(folder: Path, about: DatasetInfo) -> tuple[Recording, DatasetInfo]:
     """A converted file's recording, and what was known of the file."""
     try:
         note = minari_store.notes_of(folder)[NOTE]

@@ -11,26 +11,26 @@ from offline_gntd.tasks import Task
 from offline_gntd.transitions import Transitions, from_rows
 
 
-class Missing(UserError):
+class DatasetNotFound(UserError):
     """The dataset has a name we know, and its data is not here."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class DatasetInfo:
     """All there is to say of a dataset but its data."""
 
     name: str  # safe as a folder's name
     task: Task
     origin: str  # built | d4rl | minari | imported | file | dict | authors | online
     source: str = ""  # what `load` takes to open it again: a name, or a file's full path
-    stands_for: str | None = None  # the D4RL id it is, or by its file's name is meant to be
+    d4rl_id: str | None = None  # the D4RL id it is, or by its file's name is meant to be
     version: str | None = None  # v0 | v1 | v2 of a D4RL set, vN of a Minari set
     notes: tuple[str, ...] = ()  # what is known to be wrong with it
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dataset(About):
+class Dataset(DatasetInfo):
     rows: Tensor  # [N, row_width] float32, memory-mapped: obs | action | reward | next_obs | terminated
     sha256: str  # of the rows' bytes, and of the truncated rows' numbers where there are any
     episode_returns: np.ndarray  # [episodes]
@@ -54,7 +54,7 @@ class Dataset(About):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arena(About):
+class OnlineEnv(DatasetInfo):
     """An environment in the place of a dataset: for algorithms that collect their batches as they learn."""
 
     sha256: None = None  # there are no rows to begin with

@@ -17,7 +17,7 @@ from typing import Any
 from tqdm import tqdm
 
 from offline_gntd.datasets.catalogue import Entry
-from offline_gntd.datasets.dataset import Missing
+from offline_gntd.datasets.dataset import DatasetNotFound
 from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, writing
@@ -59,11 +59,11 @@ def locate(entry: Entry) -> Path:
                 return path
             wrong.append(f"{path} {fault}")
     if wrong:
-        raise Missing(
+        raise DatasetNotFound(
             f"{'; '.join(wrong)}. Open such a file by its path, or get the published one with: "
             f"offline-gntd datasets fetch {entry.id}"
         )
-    raise Missing(f"{entry.id} is not here; get it with: offline-gntd datasets fetch {entry.id}")
+    raise DatasetNotFound(f"{entry.id} is not here; get it with: offline-gntd datasets fetch {entry.id}")
 
 
 def fault_of(path: Path, entry: Entry) -> str | None:
@@ -94,7 +94,7 @@ def fetch(entry: Entry, quiet: bool = False) -> Path:
     """The published file: found on this machine, or else downloaded."""
     try:
         return locate(entry)
-    except Missing:
+    except DatasetNotFound:
         pass
     target = folder() / entry.file_name
     part = target.with_name(target.name + ".part")

@@ -26,7 +26,7 @@ from offline_gntd.datasets import (
 )
 from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.d4rl import Recording
-from offline_gntd.datasets.dataset import About, Dataset
+from offline_gntd.datasets.dataset import Dataset, DatasetInfo
 from offline_gntd.datasets.download import locate
 from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.datasets.names import FILE_SUFFIXES, safe
@@ -65,7 +65,7 @@ def load(
 
 
 def kind_of(source: str | Path) -> str:
-    """built | d4rl | imported | authors | minari | file; Missing for a Minari id not here, else an error.
+    """built | d4rl | imported | authors | minari | file; DatasetNotFound for a Minari id not here, else an error.
 
     D4RL's ids and ours come first, so that nothing else is ever taken for one of them.
     """
@@ -101,12 +101,12 @@ class Identity:
     namesake: Entry | None = None  # of the catalogue, by the file's name alone
     episode_limit: int | None = None
 
-    def about(self, **more: Any) -> About:
+    def about(self, **more: Any) -> DatasetInfo:
         entry = self.entry or self.namesake
         known = {}
         if entry:
-            known = {"stands_for": entry.id, "version": entry.version, "notes": entry.notes}
-        return About(task=self.task, origin=self.origin, **known | more)
+            known = {"d4rl_id": entry.id, "version": entry.version, "notes": entry.notes}
+        return DatasetInfo(task=self.task, origin=self.origin, **known | more)
 
     def key(self, source_sha256: str) -> str:
         """Of all the flat cache depends on."""
@@ -201,7 +201,7 @@ def _load_file(path: Path, env: str | None, episode_limit: int | None) -> Datase
     return cache.cached(folder, key, lambda: _cache_file(path, identity, about, folder, key))
 
 
-def _cache_file(path: Path, identity: Identity, about: About, folder: Path, key: str) -> Dataset:
+def _cache_file(path: Path, identity: Identity, about: DatasetInfo, folder: Path, key: str) -> Dataset:
     with hdf5.reading(path) as columns:
         recording = d4rl.recording(columns, identity.task, str(path), identity.episode_limit)
         about = _with_boundaries(about, recording)
@@ -217,7 +217,7 @@ def _load_authors(path: Path, env: str | None, episode_limit: int | None) -> Dat
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     full = str(path.resolve())
     name = safe(path.stem if path.suffix == ".npz" else path.name)
-    about = About(name=name, task=task, origin="authors", source=full, provenance={"files": files})
+    about = DatasetInfo(name=name, task=task, origin="authors", source=full, provenance={"files": files})
     folder = cache.folder(f"{name}-{hashlib.sha256(full.encode()).hexdigest()[:8]}")
     return cache.cached(
         folder, key, lambda: cache.write(folder, about, key, *authors.read(path, task, limit))
@@ -251,7 +251,7 @@ def _load_dict(arrays: Mapping[str, np.ndarray], env: str | None, episode_limit:
     task, limit = task_named(env)
     columns = {key: np.asarray(value) for key, value in arrays.items()}
     recording = d4rl.recording(columns, task, "the dict", episode_limit or limit)
-    about = _with_boundaries(About(name="dict", task=task, origin="dict"), recording)
+    about = _with_boundaries(DatasetInfo(name="dict", task=task, origin="dict"), recording)
     return cache.in_memory(about, np.concatenate(list(recording.transitions())), recording.episodes())
 
 
@@ -259,7 +259,7 @@ def _load_minari(minari_id: str, env: str | None) -> Dataset:
     folder = minari_store.existing(minari_id)
     task = minari_store.task_in(folder, env)
     name, notes = safe(minari_id), minari_store.notes_of(folder)
-    about = About(
+    about = DatasetInfo(
         name=name,
         task=task,
         origin="minari",
@@ -286,7 +286,7 @@ def _load_imported(name: str) -> Dataset:
     files = extensions.fingerprints()
     parts = [name, files, dataclasses.asdict(task)]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    about = About(name=name, task=task, origin="imported", source=name, provenance={"files": files})
+    about = DatasetInfo(name=name, task=task, origin="imported", source=name, provenance={"files": files})
     folder = cache.folder(f"imported-{name}")
 
     def make() -> Dataset:
@@ -318,6 +318,6 @@ def imported_task(name: str) -> tuple[Task, int | None]:
     return own, limit
 
 
-def _with_boundaries(about: About, recording: Recording) -> About:
+def _with_boundaries(about: DatasetInfo, recording: Recording) -> DatasetInfo:
     facts = {"steps": len(recording), "boundaries": recording.boundaries}
     return dataclasses.replace(about, provenance=about.provenance | facts)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from offline_gntd.datasets import hdf5
-from offline_gntd.datasets.dataset import Missing
+from offline_gntd.datasets.dataset import DatasetNotFound
 from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.datasets.hdf5 import SLAB
 from offline_gntd.datasets.names import MINARI_ID
@@ -54,7 +54,9 @@ def find(minari_id: str) -> Path | None:
 def existing(minari_id: str) -> Path:
     folder = find(minari_id)
     if folder is None:
-        raise Missing(f"{minari_id} is not here; fetch it with: offline-gntd datasets fetch {minari_id}")
+        raise DatasetNotFound(
+            f"{minari_id} is not here; fetch it with: offline-gntd datasets fetch {minari_id}"
+        )
     return folder
 
 

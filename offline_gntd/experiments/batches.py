@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from offline_gntd.collection.online import OnlineBatches, OnlineSettings
-from offline_gntd.datasets import Arena, Dataset
+from offline_gntd.datasets import Dataset, OnlineEnv
 from offline_gntd.experiments.sources import Source
 from offline_gntd.nn.normaliser import Statistics
 from offline_gntd.transitions import Sampler, Transitions, from_rows
@@ -76,7 +76,7 @@ def batches_of(
     sources     one per seed: all datasets, or all the same environment
     generators  one per seed, on the device of the networks
     """
-    if isinstance(sources[0], Arena):
+    if isinstance(sources[0], OnlineEnv):
         settings = OnlineSettings(
             batch_size=config.batch_size,
             random_steps=config.random_steps,

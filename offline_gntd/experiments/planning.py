@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from offline_gntd.datasets import Missing
+from offline_gntd.datasets import DatasetNotFound
 from offline_gntd.experiments import compatibility, provenance, results
 from offline_gntd.experiments.definitions import Cell, Experiment
 from offline_gntd.experiments.record import FINISHED, Record, read_description
@@ -15,7 +15,9 @@ class Plan:
     finished: list[Cell] = field(default_factory=list)
     stale: list[Cell] = field(default_factory=list)  # finished under another protocol, config or dataset
     todo: list[Cell] = field(default_factory=list)
-    missing: dict[str, Missing] = field(default_factory=dict)  # data that `todo` needs, and how to get it
+    missing: dict[str, DatasetNotFound] = field(
+        default_factory=dict
+    )  # data that `todo` needs, and how to get it
 
 
 def plan(experiment: Experiment, rerun_stale: bool = False) -> Plan:
@@ -25,7 +27,7 @@ def plan(experiment: Experiment, rerun_stale: bool = False) -> Plan:
     for cell in {(cell.source, cell.online, cell.seeds): cell for cell in cells}.values():
         try:
             sources[cell.source, cell.seeds] = sources_of(cell)
-        except Missing as error:
+        except DatasetNotFound as error:
             absent[cell.source] = error  # of the highest seeds
     exported = results.read_exported(experiment.name)
     runs = exported.runs.to_dict("records") if exported else []
@@ -85,7 +87,7 @@ def finished(cell: Cell) -> bool:
     """Whether a cell's runs are at their end, with the data as it is now."""
     try:
         return state(cell, [source.sha256 for source in sources_of(cell)]) == "finished"
-    except Missing:
+    except DatasetNotFound:
         return False
 
 

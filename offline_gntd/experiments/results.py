@@ -93,8 +93,9 @@ def read_exported(experiment: str) -> Results | None:
         runs = pd.read_csv(exported_path(experiment, ".runs"))
         for column in NESTED:
             runs[column] = runs[column].map(json.loads)
+        runs = runs.rename(columns={"dataset_stands_for": "dataset_d4rl_id"})  # version 0.1
         for protocol in runs["protocol"]:
-            if "stack" in protocol:  # its name in version 0.1
+            if "stack" in protocol:  # version 0.1
                 protocol["seeds_per_process"] = protocol.pop("stack")
         return Results(pd.read_csv(exported_path(experiment)), runs)
     except (OSError, ValueError, KeyError) as error:

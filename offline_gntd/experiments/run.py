@@ -239,7 +239,7 @@ class Run:
             "dataset_per_seed": is_family(cell.source),
             "dataset_rows": len(source) if isinstance(source, Dataset) else 0,
             "dataset_origin": source.origin,
-            "dataset_stands_for": source.stands_for,
+            "dataset_d4rl_id": source.d4rl_id,
             "dataset_version": source.version,
             "dataset_level": source.provenance.get("level"),
             "dataset_score": source.score,

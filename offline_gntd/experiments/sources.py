@@ -4,13 +4,13 @@ import warnings
 
 import gymnasium
 
-from offline_gntd.datasets import Arena, Dataset, Missing, built, load
+from offline_gntd.datasets import Dataset, DatasetNotFound, OnlineEnv, built, load
 from offline_gntd.datasets.names import SEED
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import task_of
 from offline_gntd.experiments.definitions import Cell
 
-Source = Dataset | Arena
+Source = Dataset | OnlineEnv
 
 
 def is_family(source: str) -> bool:
@@ -26,7 +26,7 @@ def member_of(source: str, seed: int) -> str:
 def sources_of(cell: Cell) -> tuple[Source, ...]:
     """One source per seed; the same object where seeds share their data.
 
-    Raises Missing if data with a known name is not here, and UserError if the name is wrong.
+    Raises DatasetNotFound if data with a known name is not here, and UserError if the name is wrong.
     """
     if cell.online:
         return (_online_env(cell),) * len(cell.seeds)
@@ -34,11 +34,13 @@ def sources_of(cell: Cell) -> tuple[Source, ...]:
         return (_dataset(cell, cell.source),) * len(cell.seeds)
     try:
         sources = tuple(_dataset(cell, member_of(cell.source, seed)) for seed in cell.seeds)
-    except Missing as error:
+    except DatasetNotFound as error:
         if cell.source not in built.FAMILIES:
             raise
         command = f"offline-gntd datasets build {cell.source} --seeds {max(cell.seeds) + 1}"
-        raise Missing(f"{cell.source} is not built for every seed; build it with: {command}") from error
+        raise DatasetNotFound(
+            f"{cell.source} is not built for every seed; build it with: {command}"
+        ) from error
     for source in sources[1:]:
         if source.task != sources[0].task:
             raise UserError(
@@ -51,7 +53,7 @@ def sources_of(cell: Cell) -> tuple[Source, ...]:
 def _dataset(cell: Cell, name: str) -> Dataset:
     try:
         return load(name)
-    except Missing:
+    except DatasetNotFound:
         raise
     except UserError as error:
         if _why_no_environment(name):
@@ -62,12 +64,12 @@ def _dataset(cell: Cell, name: str) -> Dataset:
         ) from error
 
 
-def _online_env(cell: Cell) -> Arena:
+def _online_env(cell: Cell) -> OnlineEnv:
     if reason := _why_no_environment(cell.source):
         raise UserError(
             f"{cell.algorithm} learns in an environment such as Hopper-v5, not from {cell.source!r}: {reason}"
         )
-    return Arena(name=cell.dataset, task=task_of(cell.source), origin="online", source=cell.source)
+    return OnlineEnv(name=cell.dataset, task=task_of(cell.source), origin="online", source=cell.source)
 
 
 def _why_no_environment(name: str) -> str:
