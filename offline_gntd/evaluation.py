@@ -14,6 +14,7 @@ from torch import Tensor
 from offline_gntd.errors import UserError
 from offline_gntd.locomotion import of_environment
 from offline_gntd.tasks import Task
+from offline_gntd.vector_envs import BATCHED, BatchedEnvs, SeparateEnvs
 
 
 def make(env_id: str, **options: Any) -> gymnasium.Env:
@@ -77,33 +78,32 @@ def _other_warnings(message: str) -> None:
 class Evaluator:
     """Whole episodes of a stack of policies, stepped together.
 
-    Every episode has an environment of its own and is waited for, so short episodes are not favoured. Its
-    start depends on the seed, the key and its number alone: results do not depend on what ran before.
+    Every episode runs to its end, so short episodes are not favoured. Its start depends only on the seed, the
+    key and the episode's number: results do not depend on what ran before.
     """
 
     def __init__(self, task: Task, seeds: Sequence[int], episodes: int):
         self.task, self.seeds, self.episodes = task, tuple(seeds), episodes
-        self.environments = [make(task.env_id, **task.env_options) for _ in range(len(seeds) * episodes)]
+        batched = None if task.env_options else BATCHED.get(task.env_id)
+        count = 1 if batched else len(seeds) * episodes
+        self.environments = [make(task.env_id, **task.env_options) for _ in range(count)]
+        self.envs: BatchedEnvs | SeparateEnvs = (
+            batched(self.environments[0]) if batched else SeparateEnvs(self.environments, task.obs_dim)
+        )
 
     def returns(self, act: Callable[[Tensor], Tensor], key: int, device: str = "cpu") -> np.ndarray:
         """Undiscounted returns [seeds, episodes] of act: obs [seeds, episodes, obs_dim] -> actions."""
         shape = (len(self.seeds), self.episodes)
-        obs = np.zeros((shape[0] * shape[1], self.task.obs_dim), np.float32)
-        returns = np.zeros(len(obs))
-        for i, environment in enumerate(self.environments):
-            start = np.random.SeedSequence([self.seeds[i // self.episodes], key, i % self.episodes])
-            obs[i], _ = environment.reset(seed=int(start.generate_state(1)[0]))
-        live = list(range(len(obs)))
-        while live:
+        starts = [np.random.SeedSequence([seed, key, i]) for seed in self.seeds for i in range(self.episodes)]
+        obs = self.envs.reset([int(start.generate_state(1)[0]) for start in starts])
+        returns, live = np.zeros(len(obs)), np.arange(len(obs))
+        while len(live):
+            # act takes ended episodes as well: its batch keeps one shape, on which the bits of matmuls depend
             actions = act(torch.from_numpy(obs).view(*shape, -1).to(device)).cpu().numpy()
             actions = self._legal(actions.reshape(len(obs), *actions.shape[2:]))
-            still_live = []
-            for i in live:
-                obs[i], reward, terminated, truncated, _ = self.environments[i].step(actions[i])
-                returns[i] += reward
-                if not (terminated or truncated):
-                    still_live.append(i)
-            live = still_live
+            obs[live], rewards, done = self.envs.step(actions[live], live)
+            returns[live] += rewards
+            live = live[~done]
         return returns.reshape(shape)
 
     def _legal(self, actions: np.ndarray) -> np.ndarray:

@@ -2,9 +2,12 @@
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 
 from offline_gntd.evaluation import Evaluator
+from offline_gntd.tasks import Task
+from offline_gntd.vector_envs import BATCHED, Acrobot, CartPole, SeparateEnvs
 
 
 def uniform_policy(seed):
@@ -51,3 +54,73 @@ def test_returns_are_of_whole_episodes_in_their_own_environment(cartpole):
     returns = Evaluator(cartpole, [0], 4).returns(left_or_balance, key=0)[0]
     assert returns[0] < 15
     assert returns[1:].min() > 100
+
+
+def swing_up(obs):
+    return np.where(obs[:, 5] > 0, 2, 0)  # torque along the second link's velocity
+
+
+def balance(obs):
+    return (obs[:, 2] + 0.3 * obs[:, 3] > 0).astype(int)
+
+
+@pytest.mark.parametrize("policy", ["random", "feedback"])
+@pytest.mark.parametrize(("env_id", "feedback"), [("Acrobot-v1", swing_up), ("CartPole-v1", balance)])
+def test_batched_episodes_equal_those_of_gymnasium_bit_for_bit(env_id, feedback, policy):
+    count = 16
+    environments = [gymnasium.make(env_id) for _ in range(count)]
+    separate = SeparateEnvs(environments, environments[0].observation_space.shape[0])
+    batched = BATCHED[env_id](gymnasium.make(env_id))
+    rng, live = np.random.default_rng(0), np.arange(count)
+    obs = separate.reset(range(count))
+    np.testing.assert_array_equal(batched.reset(range(count)), obs)
+    while len(live):
+        random = rng.integers(environments[0].action_space.n, size=len(live))
+        actions = random if policy == "random" else feedback(obs)
+        expected, actual = separate.step(actions, live), batched.step(actions, live)
+        for x, y in zip(expected, actual, strict=True):
+            assert x.dtype == y.dtype
+            np.testing.assert_array_equal(x, y)
+        states = [environments[i].unwrapped.state for i in live]
+        np.testing.assert_array_equal(batched.state[:, live].T, states)
+        obs, live = expected[0][~expected[2]], live[~expected[2]]
+
+
+@pytest.mark.parametrize(
+    ("task", "action"),
+    [
+        (Task("Acrobot-v1", 6, 3, True, -500.0, -80.0, "test"), 1),  # no torque: hangs for ever
+        (Task("CartPole-v1", 4, 2, True, 22.3, 500.0, "test"), None),  # balances
+    ],
+)
+def test_batched_episodes_end_at_the_time_limit(task, action):
+    calls = []
+
+    def act(obs):
+        calls.append(obs.shape)
+        if action is None:
+            return torch.from_numpy(balance(obs[0].numpy()))[None]
+        return torch.full(obs.shape[:-1], action)
+
+    returns = Evaluator(task, [0], 4).returns(act, key=0)
+    assert abs(returns).max() == 500
+    assert calls == [(1, 4, task.obs_dim)] * 500  # the shape stays, whichever episodes have ended
+
+
+def test_only_acrobot_and_cartpole_without_options_are_batched(cartpole):
+    assert isinstance(Evaluator(cartpole, [0], 2).envs, CartPole)
+    acrobot = Task("Acrobot-v1", 6, 3, True, -500.0, -80.0, "test")
+    assert isinstance(Evaluator(acrobot, [0], 2).envs, Acrobot)
+    for env_id, options in [
+        ("CartPole-v1", {"sutton_barto_reward": True}),
+        ("CartPole-v1", {"max_episode_steps": 7}),
+        ("CartPole-v0", {}),
+    ]:
+        task = Task(env_id, 4, 2, True, 0.0, 100.0, "test", options)
+        evaluator = Evaluator(task, [0], 2)
+        assert isinstance(evaluator.envs, SeparateEnvs)
+        assert len(evaluator.environments) == 2
+    short = Evaluator(Task("CartPole-v1", 4, 2, True, 0.0, 100.0, "test", {"max_episode_steps": 7}), [0], 2)
+    np.testing.assert_array_equal(
+        short.returns(lambda obs: torch.zeros(1, 2, dtype=torch.int64), key=0), [[7, 7]]
+    )
