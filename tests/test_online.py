@@ -16,6 +16,7 @@ from test_survival import finish, start, wait_for_status
 from offline_gntd.algorithms import preset
 from offline_gntd.analysis import pairwise, render
 from offline_gntd.analysis.selection import select
+from offline_gntd.analysis.values import default_measure
 from offline_gntd.cli import main
 from offline_gntd.collection.online import ReplayBuffer
 from offline_gntd.evaluation import task_of
@@ -162,7 +163,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
     assert not list(home.iterdir())
 
 
-def test_a_grid_from_run_to_ship(home, capsys):
+def test_a_grid_from_run_to_export(home, capsys):
     settings = ["--datasets", "Hopper-v5", "--seeds", "1", "--steps", "40", "--evaluate-every", "20"]
     changes = [word for setting in SMALL.split("@")[1:] for word in ("--set", setting)]
     command = ["run", "figure1", *settings, "--evaluate-episodes", "1", "--workers", "1", *changes]
@@ -175,7 +176,7 @@ def test_a_grid_from_run_to_ship(home, capsys):
     assert "40 batches, 1 seed" in capsys.readouterr().out
     assert main(["explain", "figure1", "Hopper-v5", f"pg_td{SMALL}"]) == 0
     assert "online" in capsys.readouterr().out
-    assert main(["ship", "figure1"]) == 0
+    assert main(["export", "figure1"]) == 0
     assert main(["table", "figure1"]) == 0
 
 
@@ -188,6 +189,7 @@ def made_up():
         built_in.algorithms,
         seeds=3,
         protocol=dataclasses.replace(built_in.protocol, steps=40, evaluate_every=10),
+        table=built_in.table,
     )
     definitions.store(experiment)
     for seed in range(3):
@@ -238,7 +240,7 @@ def test_figures_are_of_returns_by_batches_and_by_seconds():
     from offline_gntd.analysis import figures
 
     made_up()
-    drawn = figures.draw(select("figure1"), render.usual("figure1"), 2)
+    drawn = figures.draw(select("figure1"), default_measure(select("figure1").experiment), 2)
     assert {"updates", "seconds", "efficiency"} <= set(drawn)
     assert "profiles" not in drawn  # returns of two tasks have no common axis
     labels = [(axis.get_xlabel(), axis.get_ylabel()) for axis in drawn["updates"].axes]
