@@ -24,7 +24,6 @@ from offline_gntd.experiments import definitions
 from offline_gntd.experiments.batches import batches_of
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.run import Run, Stopped
-from offline_gntd.experiments.sources import sources_of
 
 SMALL = "@batch_size=32@hidden_dims=8@policy_freq=2@random_steps=20@buffer_size=200"
 
@@ -39,7 +38,7 @@ def online(seeds=(0, 1), **settings):
     config = dataclasses.replace(made.config, **settings)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     agent = config.agent(task_of("Hopper-v5"), generators)
-    return batches_of(sources_of(made), config, seeds, generators), agent
+    return batches_of(made.sources(), config, seeds, generators), agent
 
 
 def test_random_steps_come_first_and_give_no_batch():
@@ -150,7 +149,7 @@ def test_a_stored_policy_is_scored_again(capsys):
         (["--datasets", "some/hopper.hdf5"], "not from 'some/hopper.hdf5'"),
         (["--datasets", "CartPole-v1"], "is for continuous actions"),
         (["--datasets", "Pendulum-v1"], "takes actions from -2 to 2"),
-        (["--algorithms", "td3_bc"], "HalfCheetah-v4 is an environment, and td3_bc learns from a dataset"),
+        (["--algorithms", "td3_bc"], "HalfCheetah-v4 is an environment, and TD3BC learns from a dataset"),
         (["--set", "environments=0"], "environments must be positive"),
         (["--set", "policy_freq=0"], "policy_freq must be positive"),
     ],

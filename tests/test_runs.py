@@ -18,7 +18,6 @@ from offline_gntd.experiments import planning, provenance, stored_policy
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.record import Record
 from offline_gntd.experiments.run import Run, Stopped
-from offline_gntd.experiments.sources import sources_of
 
 PROTOCOL = Protocol(steps=100, evaluate_every=40, evaluate_episodes=2, seeds_per_process=2)
 FAST = "@hidden_dims=16x16@batch_size=32"
@@ -219,7 +218,7 @@ def test_a_finished_run_is_continued_only_by_a_longer_one_with_the_same_versions
     [short] = study.cells()
     [longer] = replace(study, protocol=LONGER).cells()
     [shorter] = replace(study, protocol=replace(PROTOCOL, steps=50)).cells()
-    sha256s = [source.sha256 for source in sources_of(short)]
+    sha256s = [source.sha256 for source in short.sources()]
     Run(short).execute()
     assert planning.state(short, sha256s) == "finished"
     assert planning.state(longer, sha256s) == "missing"
