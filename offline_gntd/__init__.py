@@ -5,8 +5,12 @@ from typing import Any
 
 __version__ = "0.2.0"
 
-PUBLIC = {"GaussNewton": "offline_gntd.nn.gauss_newton", "load": "offline_gntd.datasets"}
-__all__ = ["GaussNewton", "load"]
+PUBLIC = {
+    "AutogradAgent": "offline_gntd.algorithms.autograd",
+    "GaussNewton": "offline_gntd.nn.gauss_newton",
+    "load": "offline_gntd.datasets",
+}
+__all__ = ["AutogradAgent", "GaussNewton", "load"]
 
 
 def __getattr__(name: str) -> Any:
