@@ -10,12 +10,13 @@ from offline_gntd.datasets import Source
 
 
 def noisy_controller(steps: int = 10_000) -> dict[str, np.ndarray]:
-    """Push in the direction of motion, or at random every other time; arrays under D4RL's keys."""
+    """Push in the direction of motion every other time, else at random; arrays under D4RL's keys."""
     environment, rng = gymnasium.make("MountainCarContinuous-v0"), np.random.default_rng(0)
     rows = {key: [] for key in ("observations", "actions", "rewards", "terminals", "timeouts")}
     obs, _ = environment.reset(seed=0)
     for _ in range(steps):
-        push = rng.uniform(-1, 1) if rng.random() < 0.5 else np.sign(obs[1]) * rng.random()
+        with_motion = rng.random() if obs[1] >= 0 else -rng.random()
+        push = with_motion if rng.random() < 0.5 else rng.uniform(-1, 1)
         action = np.array([push], np.float32)
         rows["observations"].append(obs)
         obs, reward, terminated, truncated, _ = environment.step(action)

@@ -16,7 +16,7 @@ which fits them to a run of that many updates. With `online` they want no datase
 from typing import Any
 
 from offline_gntd import extensions
-from offline_gntd.algorithms import bc, bcq, cql, policy_gradient, q_learning, td3_bc
+from offline_gntd.algorithms import bc, bcq, cql, iql, policy_gradient, q_learning, rebrac, td3_bc
 from offline_gntd.algorithms.preset import Preset
 from offline_gntd.configuration import replace
 from offline_gntd.errors import UserError, unknown
@@ -27,6 +27,8 @@ CATALOGUE: dict[str, Preset] = {
     **td3_bc.PRESETS,
     **bcq.PRESETS,
     **cql.PRESETS,
+    **iql.PRESETS,
+    **rebrac.PRESETS,
     **policy_gradient.PRESETS,
 }
 
