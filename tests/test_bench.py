@@ -38,7 +38,7 @@ def test_curvature_costs_less_when_it_is_renewed_less():
     assert seldom - steps == pytest.approx((often - steps) / 10)
 
 
-@pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "td", "dqn"])
+@pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "iql", "rebrac", "td", "dqn"])
 def test_what_is_counted_is_what_torch_multiplies(name):
     """No update gets by with less than the minimum, and none of these does much more."""
     size = MAIN_SIZE[settings(name).discrete]
