@@ -183,7 +183,7 @@ def test_exact_step_equals_the_dense_one(batch):
     dense = dense_direction(jacobian(tape).double(), residual.double(), damping=0.1)
     step = torch.zeros_like(tape.network.flat)
     weights = gauss_newton_weights(tape, residual, damping=0.1)
-    tape.weight_grad(step, weights / batch)
+    tape.parameter_grad(step, weights / batch)
     torch.testing.assert_close(step.double(), dense, rtol=1e-3, atol=1e-5)
 
 

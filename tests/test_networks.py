@@ -30,7 +30,7 @@ def test_tape_gradient_equals_autograd(stack, dims):
     torch.testing.assert_close(network(x), expected.detach())
     tape.backward(grad_output)
     gradient = torch.zeros_like(network.flat)
-    tape.weight_grad(gradient, weight)
+    tape.parameter_grad(gradient, weight)
     (expected * grad_output * weight[..., None]).sum().backward()
     for layer, leaf in zip(network.views(gradient), leaves, strict=True):
         torch.testing.assert_close(layer, leaf.grad, rtol=1e-4, atol=1e-5)

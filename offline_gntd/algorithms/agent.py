@@ -31,7 +31,8 @@ class Agent:
 
     def networks(self, *dims: int, per_seed: tuple[int, ...] = ()) -> MLP:
         """Initialised networks with these layer sizes, stacked as (seeds, *per_seed)."""
-        return MLP(dims, (self.seeds, *per_seed), self.device).initialise(self.generators)
+        precision = getattr(self.config, "precision", "float32")
+        return MLP(dims, (self.seeds, *per_seed), self.device, precision).initialise(self.generators)
 
 
 class TwinCriticAgent(Agent):

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offline_gntd import checks
 from offline_gntd.algorithms.agent import Agent
-from offline_gntd.algorithms.preset import Preset, require_positive, require_precision
+from offline_gntd.algorithms.preset import Preset
 from offline_gntd.nn.learner import state_of
+from offline_gntd.nn.mlp import PRECISIONS
 from offline_gntd.nn.policies import Policy
 from offline_gntd.transitions import Transitions
 
@@ -22,13 +24,13 @@ class BC:
     batch_size: int = 256
     learning_rate: float = 3e-4
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = False  # not a field: the kind of actions
 
     def __post_init__(self):
-        require_positive(self, "hidden_dims", "batch_size", "learning_rate")
-        require_precision(self)
+        checks.positive(self, "hidden_dims", "batch_size", "learning_rate")
+        checks.choice(self, "precision", PRECISIONS)
 
     def agent(self, *args) -> "BCAgent":
         return BCAgent(self, *args)

@@ -10,19 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offline_gntd import checks
 from offline_gntd.algorithms.agent import TwinCriticAgent
 from offline_gntd.algorithms.bellman import bellman_target, td_errors
-from offline_gntd.algorithms.preset import (
-    Preset,
-    require_discount,
-    require_fraction,
-    require_nonnegative,
-    require_positive,
-    require_precision,
-)
+from offline_gntd.algorithms.preset import Preset
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
-from offline_gntd.nn.mlp import MLP, Tape
+from offline_gntd.nn.mlp import MLP, PRECISIONS, Tape
 from offline_gntd.nn.noise import normal
 from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.nn.policies import Policy
@@ -51,19 +45,19 @@ class BCQ:
     acting_candidates: int = 100  # actions the policy maximises over
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = False  # not a field: the kind of actions
 
     def __post_init__(self):
-        require_positive(
+        checks.positive(
             self, "hidden_dims", "vae_hidden_dims", "batch_size", "candidates", "acting_candidates"
         )
-        require_positive(self, "vae_learning_rate", "actor_learning_rate", "critic_learning_rate")
-        require_nonnegative(self, "kl_weight", "perturbation")
-        require_fraction(self, "tau", "clipping")
-        require_discount(self)
-        require_precision(self)
+        checks.positive(self, "vae_learning_rate", "actor_learning_rate", "critic_learning_rate")
+        checks.nonnegative(self, "kl_weight", "perturbation")
+        checks.fraction(self, "tau", "clipping")
+        checks.below_one(self, "discount")
+        checks.choice(self, "precision", PRECISIONS)
 
     def agent(self, *args) -> "BCQAgent":
         return BCQAgent(self, *args)
@@ -148,7 +142,7 @@ class BCQAgent(TwinCriticAgent):
         target = bellman_target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
         value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
         residual = value - target[:, None]
-        self.critic.step(residual * (2 / self.config.batch_size))
+        self.critic.update(residual * (2 / self.config.batch_size))
         return residual, value
 
     def _generate(self, tape: Tape, obs: Tensor) -> Tensor:

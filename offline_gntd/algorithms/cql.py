@@ -12,19 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offline_gntd import checks
 from offline_gntd.algorithms.agent import TwinCriticAgent
 from offline_gntd.algorithms.bellman import bellman_target, td_errors
-from offline_gntd.algorithms.preset import (
-    Preset,
-    require_discount,
-    require_fraction,
-    require_nonnegative,
-    require_positive,
-    require_precision,
-)
+from offline_gntd.algorithms.preset import Preset
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
-from offline_gntd.nn.mlp import Tape
+from offline_gntd.nn.mlp import PRECISIONS, Tape
 from offline_gntd.nn.noise import normal, uniform
 from offline_gntd.nn.optimisers import Optimiser, Stepper
 from offline_gntd.nn.policies import Gaussian
@@ -47,18 +41,18 @@ class CQL:
     warm_up: int = 40_000  # updates in which the policy clones the data instead of maximising Q
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = False  # not a field: the kind of actions
 
     def __post_init__(self):
-        require_positive(
+        checks.positive(
             self, "hidden_dims", "batch_size", "actor_learning_rate", "critic_learning_rate", "samples"
         )
-        require_nonnegative(self, "alpha", "warm_up")
-        require_fraction(self, "tau")
-        require_discount(self)
-        require_precision(self)
+        checks.nonnegative(self, "alpha", "warm_up")
+        checks.fraction(self, "tau")
+        checks.below_one(self, "discount")
+        checks.choice(self, "precision", PRECISIONS)
 
     def within(self, steps: int) -> "CQL":
         """The settings for a run of this many updates: at most 5 % of them are spent on cloning."""
@@ -124,7 +118,7 @@ class CQLAgent(TwinCriticAgent):
         )
         # ∂/∂Q(s, a) of E[δ²] − α E[Q(s, a)]; the rest of the conservative term is in its own gradient
         weight = (2 * residual - config.alpha).div_(config.batch_size)
-        self.critic.step(weight, extra_gradient=self.conservative_gradient)
+        self.critic.update(weight, extra_gradient=self.conservative_gradient)
         self.policy.step()
         self.target_critic.polyak_update(config.tau)
         self.updates += 1
@@ -173,7 +167,7 @@ class CQLAgent(TwinCriticAgent):
         corrected = values.view(len(obs), 2, *log_probs.shape[1:]) - log_probs[:, None]
         weight = corrected.softmax(-1).mul_(self.config.alpha / self.config.batch_size)
         self.sampled_values.backward(weight.view_as(values))
-        self.sampled_values.weight_grad(out=self.part_gradient)
+        self.sampled_values.parameter_grad(out=self.part_gradient)
         self.conservative_gradient += self.part_gradient
         return corrected.logsumexp(-1)
 

@@ -11,20 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offline_gntd import checks
 from offline_gntd.algorithms.agent import Agent
 from offline_gntd.algorithms.bellman import bellman_target
-from offline_gntd.algorithms.preset import (
-    Preset,
-    require_discount,
-    require_fraction,
-    require_nonnegative,
-    require_positive,
-    require_precision,
-)
+from offline_gntd.algorithms.preset import Preset
 from offline_gntd.nn.critic import Critic
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
-from offline_gntd.nn.mlp import Tape
+from offline_gntd.nn.mlp import PRECISIONS, Tape
 from offline_gntd.nn.noise import normal
 from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.nn.policies import Gaussian
@@ -46,19 +40,19 @@ class PolicyGradient:
     tau: float = 0.02  # Polyak averaging of the target critic at every update
     entropy_weight: float = 0.5  # λ
     kfac: KFAC | None = None  # Gauss-Newton steps of the critic by Kronecker factors (Algorithm 3)
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = False  # not fields: the kind of actions, and that it learns in an environment
     normalise_obs = False
     online = True
 
     def __post_init__(self):
-        require_positive(self, "hidden_dims", "batch_size", "environments", "buffer_size", "policy_freq")
-        require_positive(self, "actor_learning_rate", "critic_learning_rate")
-        require_nonnegative(self, "random_steps", "entropy_weight")
-        require_fraction(self, "tau")
-        require_discount(self)
-        require_precision(self)
+        checks.positive(self, "hidden_dims", "batch_size", "environments", "buffer_size", "policy_freq")
+        checks.positive(self, "actor_learning_rate", "critic_learning_rate")
+        checks.nonnegative(self, "random_steps", "entropy_weight")
+        checks.fraction(self, "tau")
+        checks.below_one(self, "discount")
+        checks.choice(self, "precision", PRECISIONS)
 
     def agent(self, *args) -> "PolicyGradientAgent":
         return PolicyGradientAgent(self, *args)
@@ -104,7 +98,7 @@ class PolicyGradientAgent(Agent):
         next_value = self.target_critic.forward(batch.next_obs, self.explore(batch.next_obs))[..., 0]
         value = self.critic.forward(batch.obs, batch.action)[..., 0]  # [seeds, batch]
         residual = value - bellman_target(batch, next_value, self.config.discount)
-        self.critic.step(residual * (2 / self.config.batch_size))
+        self.critic.update(residual * (2 / self.config.batch_size))
         self.target_critic.polyak_update(self.config.tau)
         return {"loss": residual.square(), "value": value, "largest_value": value.abs().amax(-1)}
 

@@ -10,18 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offline_gntd import checks
 from offline_gntd.algorithms.agent import Agent
 from offline_gntd.algorithms.bellman import bellman_target, td_errors
-from offline_gntd.algorithms.preset import (
-    Preset,
-    require_discount,
-    require_fraction,
-    require_positive,
-    require_precision,
-)
+from offline_gntd.algorithms.preset import Preset
 from offline_gntd.nn.critic import Critic
 from offline_gntd.nn.kfac import KFAC
-from offline_gntd.nn.mlp import Tape
+from offline_gntd.nn.mlp import PRECISIONS, Tape
 from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.transitions import Transitions
 
@@ -38,16 +33,16 @@ class QLearning:
     timeouts_terminal: bool = True  # a time limit stops bootstrapping, as in the paper's authors' code
     kfac: KFAC | None = None  # Gauss-Newton step by Kronecker factors (Algorithm 3)
     exact_damping: float | None = None  # ω of the exact Gauss-Newton step instead (Algorithm 1)
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = True  # not fields: the kind of actions, and that observations are used as they are
     normalise_obs = False
 
     def __post_init__(self):
-        require_positive(self, "hidden_dims", "batch_size", "learning_rate", "loss_weight", "exact_damping")
-        require_fraction(self, "tau")
-        require_discount(self)
-        require_precision(self)
+        checks.positive(self, "hidden_dims", "batch_size", "learning_rate", "loss_weight", "exact_damping")
+        checks.fraction(self, "tau")
+        checks.below_one(self, "discount")
+        checks.choice(self, "precision", PRECISIONS)
         if self.kfac and self.exact_damping is not None:
             raise ValueError("kfac and exact_damping are two forms of the same step; set only one")
 
@@ -93,7 +88,7 @@ class QLearner(Agent):
         value = values.gather(-1, action)[..., 0]  # [seeds, batch]
         residual = value - target
         dq_doutput = torch.zeros_like(values).scatter_(-1, action, 1)  # Q(s, a) is the output of action a
-        self.critic.step(residual * (2 * self.config.loss_weight / self.config.batch_size), dq_doutput)
+        self.critic.update(residual * (2 * self.config.loss_weight / self.config.batch_size), dq_doutput)
         if self.config.tau is not None:
             self.target.network.flat.lerp_(self.critic.network.flat, self.config.tau)
         return {"loss": residual.square(), "value": value}

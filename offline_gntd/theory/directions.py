@@ -62,8 +62,8 @@ class Comparison:
 
     def _gradient(self, tape: Tape, weight: Tensor) -> Tensor:
         flat = torch.zeros_like(tape.network.flat)
-        tape.weight_grad(flat, weight / self.samples)
-        tape.backward(1.0)  # weight_grad has multiplied the derivatives by the weights
+        tape.parameter_grad(flat, weight / self.samples)
+        tape.backward(1.0)  # parameter_grad has multiplied the derivatives by the weights
         return flat
 
 
