@@ -10,7 +10,7 @@ import torch
 
 from offline_gntd.analysis import render
 from offline_gntd.cli import main
-from offline_gntd.nn.exact import dense_direction, dual_direction
+from offline_gntd.nn.exact import direction
 from offline_gntd.theory import regression, runner, theorems
 from offline_gntd.theory import tables as analysis
 from offline_gntd.theory.approximations import SETTINGS, Linear, approximation
@@ -113,9 +113,13 @@ def test_jacobians_are_derivatives(setting):
     assert made.features.norm(dim=-1).max() <= 1 + 1e-12
 
 
-def test_the_two_forms_of_the_exact_direction_agree():
-    J, residual = torch.randn(SEEDS, 7, 11, dtype=torch.float64), torch.randn(SEEDS, 7, dtype=torch.float64)
-    torch.testing.assert_close(dense_direction(J, residual, 0.1), dual_direction(J, residual, 0.1))
+@pytest.mark.parametrize(("samples", "parameters"), [(7, 11), (11, 7)])
+def test_the_exact_direction_is_algorithm_1(samples, parameters):
+    J = torch.randn(SEEDS, samples, parameters, dtype=torch.float64)
+    residual = torch.randn(SEEDS, samples, dtype=torch.float64)
+    H, g = J.mT @ J / samples, (J.mT @ residual[..., None]) / samples
+    expected = torch.linalg.solve(H + 0.1 * torch.eye(parameters, dtype=torch.float64), g)[..., 0]
+    torch.testing.assert_close(direction(J, residual, 0.1), expected)
 
 
 def test_counts_are_as_good_as_the_tuples_themselves(problem):
@@ -131,7 +135,7 @@ def test_counts_are_as_good_as_the_tuples_themselves(problem):
         pair, following = pairs.repeat_interleave(times, 0).T
         delta = Q[seed, pair] - problem.reward[seed, pair] - DISCOUNT * Q[seed, following]
         assert len(delta) == 50
-        torch.testing.assert_close(d[seed], dense_direction(J[seed, pair], delta, 0.1))
+        torch.testing.assert_close(d[seed], direction(J[seed, pair], delta, 0.1))
 
 
 def test_many_tuples_come_near_the_expectation(problem):

@@ -124,7 +124,7 @@ class TD3BCAgent(TwinCriticAgent):
         return residual, value
 
     def _next_value(self, next_obs: Tensor) -> Tensor:
-        """min over the target critics of Q(s′, a′) [seeds, batch], a′ the target policy's with clipped noise."""
+        """min Q_target(s′, a′) [seeds, batch], a′ the target policy's action with clipped noise."""
         action = self.target_actor.forward(next_obs).tanh_()  # [seeds, batch, action_dim]
         noise = normal(self.generators, *action.shape[1:], std=self.config.policy_noise)
         action += noise.clamp_(-self.config.noise_clip, self.config.noise_clip)
