@@ -107,7 +107,5 @@ def _lines(results: dict) -> list[str]:
             f"{peer} {name}: {row['updates_per_s']:.1f} updates/s; ours are {row['ratio']:.2f} times as many"
             for name, row in part.items()
         ]
-    return [
-        *lines,
-        f"workers: updates/s of {results['workers']} processes together; medians of {results['rounds']} rounds",
-    ]
+    rounds = f"medians of {results['rounds']} rounds"
+    return [*lines, f"workers: updates/s of {results['workers']} processes together; {rounds}"]

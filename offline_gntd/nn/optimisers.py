@@ -55,10 +55,21 @@ class Stepper:
     def _adam(self, gradient: Tensor) -> None:
         """torch.optim.Adam's fused operator, called directly: torch.optim would double its time here."""
         self.count += 1
-        settings = {"beta1": self.config.beta1, "beta2": self.config.beta2, "eps": self.config.eps}
-        fixed = {"weight_decay": 0.0, "amsgrad": False, "maximize": False}
-        state = [self.mean], [self.square], [], [self.count]
-        torch._fused_adam_([self.flat], [gradient], *state, lr=self.learning_rate, **settings, **fixed)
+        torch._fused_adam_(
+            [self.flat],
+            [gradient],
+            [self.mean],
+            [self.square],
+            [],
+            [self.count],
+            lr=self.learning_rate,
+            beta1=self.config.beta1,
+            beta2=self.config.beta2,
+            weight_decay=0.0,
+            eps=self.config.eps,
+            amsgrad=False,
+            maximize=False,
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         if self.config.kind == "plain":
