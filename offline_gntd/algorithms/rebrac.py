@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from offline_gntd import checks
+from offline_gntd.algorithms.agent import Preset
 from offline_gntd.algorithms.autograd import AutogradAgent, Losses
 from offline_gntd.algorithms.bellman import bellman_target
-from offline_gntd.algorithms.preset import Preset
 from offline_gntd.algorithms.seed_stack import SeedStack
 from offline_gntd.nn.gauss_newton import GaussNewton
 from offline_gntd.nn.kfac import KFAC

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from offline_gntd import checks
-from offline_gntd.algorithms.agent import TwinCriticAgent
+from offline_gntd.algorithms.agent import Preset, TwinCriticAgent
 from offline_gntd.algorithms.bellman import bellman_target, td_errors
-from offline_gntd.algorithms.preset import Preset
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Target, state_of
 from offline_gntd.nn.mlp import PRECISIONS, Tape
