@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/d3rlpy_scores.py score FILE OUT.npz --episodes 10
 
 d3rlpy has a Python environment of its own (make peers; also install h5py there). `train` writes the policy as
-arrays, `score` evaluates it. Settings are d3rlpy's defaults, with our layer sizes and normalised observations.
+arrays, `score` evaluates it. Settings are its defaults, but for layer sizes and normalised observations.
 """
 
 import argparse
