@@ -11,7 +11,7 @@ from torch import nn
 
 from offline_gntd import AutogradAgent, GaussNewton
 from offline_gntd.errors import UserError
-from offline_gntd.experiments.run import restore
+from offline_gntd.experiments.training import restore_agent as restore
 
 SAMPLED = plain.rows()
 
