@@ -11,7 +11,7 @@ from torch import nn
 
 from offline_gntd import AutogradAgent, GaussNewton
 from offline_gntd.errors import UserError
-from offline_gntd.experiments.run import restore
+from offline_gntd.experiments.training import restore_agent as restore
 
 SAMPLED = plain.rows()
 
@@ -188,3 +188,14 @@ def test_a_gauss_newton_loss_comes_with_its_values():
     generators = seeded(0)
     with pytest.raises(UserError, match=r"critic: a GaussNewton needs a pair \(loss, Q\)"):
         train(Wrong.stack(Config(optimiser="GaussNewton"), plain.TASK, generators), generators, 1)
+
+
+def test_a_parameter_that_no_checkpoint_would_hold_is_refused():
+    class Wrong(Small):
+        def __init__(self, config, task):
+            super().__init__(config, task)
+            self.networks = [nn.Linear(2, 2)]  # a list does not register its modules
+            self.optimisers["extra"] = torch.optim.Adam(self.networks[0].parameters())
+
+    with pytest.raises(UserError, match=r"optimisers\['extra'\] has a parameter that is not registered"):
+        Wrong.stack(Config(), plain.TASK, seeded(0))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from offline_gntd.algorithms.agent import Agent
 from offline_gntd.algorithms.bellman import td_errors
+from offline_gntd.errors import UserError
 from offline_gntd.nn.gauss_newton import GaussNewton
 from offline_gntd.nn.normaliser import Statistics
 from offline_gntd.tasks import Task
@@ -35,8 +36,10 @@ class SeedStack(Agent):
             with drawing_from(generator), torch.device(self.device):
                 self.agents.append(kind(config, task))
         for agent in self.agents:
-            for optimiser in agent.optimisers.values():
-                create_state(optimiser.optimiser if isinstance(optimiser, GaussNewton) else optimiser)
+            for name, optimiser in agent.optimisers.items():
+                optimiser = optimiser.optimiser if isinstance(optimiser, GaussNewton) else optimiser
+                check_parameters(agent, name, optimiser)
+                create_state(optimiser)
         states = [agent.live_tensors() for agent in self.agents]
         self.state = {name: torch.stack([s[name].detach() for s in states]) for name in states[0]}
         self.state_dict()
@@ -99,6 +102,16 @@ def drawing_from(generator: torch.Generator) -> Iterator[None]:
     finally:
         generator.set_state(default.get_state())
         default.set_state(before)
+
+
+def check_parameters(agent: "AutogradAgent", name: str, optimiser: torch.optim.Optimizer) -> None:
+    """Raise UserError if an optimiser steps a parameter that checkpoints would not hold."""
+    registered = {id(parameter) for parameter in agent.parameters()}
+    if any(id(p) not in registered for group in optimiser.param_groups for p in group["params"]):
+        raise UserError(
+            f"optimisers[{name!r}] has a parameter that is not registered in {type(agent).__name__}: make it "
+            "an nn.Parameter attribute, or keep its modules in an nn.ModuleList"
+        )
 
 
 def create_state(optimiser: torch.optim.Optimizer) -> None:
