@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offline_gntd.algorithms import canonical_name, configured
 from offline_gntd.configuration import digest, hashed_fields
 from offline_gntd.datasets.names import SEED, results_name
 from offline_gntd.errors import UserError, unknown
@@ -80,6 +79,8 @@ class Experiment:
     def canonical(self) -> "Experiment":
         """With the algorithms' names in their one form. Raises UserError for an unknown algorithm or field,
         which is why results are read without this: their algorithms may be in a file of the user's."""
+        from offline_gntd.algorithms import canonical_name  # imports torch, which tables do not need
+
         names = {name: canonical_name(name) for name in self.algorithms}
         steps = {names[name]: steps for name, steps in self.algorithm_steps.items()}
         return dataclasses.replace(self, algorithms=tuple(names.values()), algorithm_steps=steps)
@@ -175,6 +176,8 @@ class Cell:
 
     @property
     def config(self) -> Any:
+        from offline_gntd.algorithms import configured
+
         return configured(self.algorithm, self.protocol.steps)
 
     @property
