@@ -136,7 +136,7 @@ def test_claims_without_data_or_a_second_seed(gauss_newton):
     verdicts = td_error.claims(select("gn"), LAST).long.set_index("measure")["verdict"]
     assert verdicts["td_error_abs_target"] == "missing"
     assert (verdicts["final_return"], verdicts["updates_counted"]) == ("worse", "unclear")
-    with pytest.raises(UserError, match="neither GNTD and TD nor GNDQN and DQN"):
+    with pytest.raises(UserError, match="no Gauss-Newton algorithm and its baseline"):
         td_error.claims(select("gn", algorithms=["gntd"]), LAST)
 
 

@@ -58,11 +58,11 @@ def test_help_is_quick_and_does_not_import_torch():
         (["figure", "nothing"], "no experiment 'nothing'"),
         (["figure", "table1", "--columns", "0"], "--columns must be at least 1"),
         (["table", "table1", "--aggregate", "final"], "no aggregate 'final'; did you mean 'final-N'"),
-        (["table", "table1", "--rows", "dataset", "--columns", "dataset"], "cannot both be dataset"),
-        (["table", "table1", "--kind", "statistics", "--metric", "return"], "statistics table is of scores"),
+        (["table", "table1", "--rows", "dataset", "--columns", "dataset"], "--rows and --columns are both dataset"),
+        (["table", "table1", "--kind", "statistics", "--metric", "return"], "--metric applies to --kind scores and pairwise"),
         (["explain", "table1", "cartpole-replay", "dqn"], "no finished runs of table1"),
         (["explain", "table1", "cartpole", "dqn"], "did you mean 'cartpole-replay'"),
-        (["explain", "theory", "random", "GNTD"], "theory has measurements, not runs"),
+        (["explain", "theory", "random", "GNTD"], "theory has measurements and no runs"),
         (["report"], "no results to report on"),
         (["report", "table9"], "no experiment 'table9'"),
         (["algorithms", "gnt"], "did you mean 'gntd'"),
@@ -154,6 +154,7 @@ def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, quick_recipe)
         ("dqn@hidden_dims=16x16@batch_size=32",),
         seeds=2,
         protocol=Protocol(steps=20, evaluate_every=10, evaluate_episodes=2, seeds_per_process=2),
+        table=BUILT_IN["quickstart"].table,
     )
     monkeypatch.setitem(BUILT_IN, "quickstart", small)
     monkeypatch.setitem(discrete.RECIPES, "-small", quick_recipe)

@@ -172,7 +172,7 @@ def test_a_grid_from_run_to_ship(home, capsys):
     assert main(["status", "figure1"]) == 0
     assert "2 done" in capsys.readouterr().out
     assert main(["table", "figure1"]) == 0
-    assert "40 batches, 1 seed" in capsys.readouterr().out
+    assert "1 seed, 40 environment steps" in capsys.readouterr().out
     assert main(["explain", "figure1", "Hopper-v5", f"pg_td{SMALL}"]) == 0
     assert "online" in capsys.readouterr().out
     assert main(["ship", "figure1"]) == 0
@@ -188,6 +188,7 @@ def made_up():
         built_in.algorithms,
         seeds=3,
         protocol=dataclasses.replace(built_in.protocol, steps=40, evaluate_every=10),
+        table=dataclasses.replace(built_in.table, aggregate="final-3"),
     )
     definitions.store(experiment)
     for seed in range(3):
@@ -220,8 +221,8 @@ def test_table_of_differences():
     made_up()
     table = render.table("figure1")
     rows = {row[0].text: row for row in table.rows}
-    # means over seeds of 10, 11, 12 times 1 … 4, whose mean is 2.5
-    assert [cell.text for cell in rows["Hopper-v5"][2:4]] == ["127.5 ± 2.5", "27.5 ± 2.5"]
+    # means over seeds of 10, 11, 12 times 2, 3, 4
+    assert [cell.text for cell in rows["Hopper-v5"][2:4]] == ["133.0 ± 3.0", "33.0 ± 3.0"]
     assert rows["Hopper-v5"][4].bold
     assert rows["Hopper-v5"][4].text.startswith("100.0 [")
     assert not rows["Swimmer-v5"][6].bold

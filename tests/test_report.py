@@ -21,14 +21,15 @@ def study(name="study", seeds=2, **changes):
     store(experiment)
     for seed in range(seeds):
         write_run(experiment, "td", seed, [10, 20 + seed], [5, 7])
-        write_run(experiment, "dqn", seed, [100, 200 + seed], [1, 2], **changes)
+        metrics = {"td_error_abs_target": [1, 0.6]}
+        write_run(experiment, "dqn", seed, [100, 200 + seed], [1, 2], metrics=metrics, **changes)
 
 
 @pytest.fixture
 def few_figures(monkeypatch):
     """One figure per experiment: drawing all takes seconds."""
     draw = render.draw
-    monkeypatch.setattr(render, "draw", lambda *given, columns: draw(*given, columns, ["profiles"]))
+    monkeypatch.setattr(render, "draw", lambda selection, columns, _: draw(selection, columns, ["profiles"]))
 
 
 def test_contents(few_figures):

@@ -1,4 +1,4 @@
-"""Exported results: every analysis command works on them in a fresh clone, and gives the files in analysis/."""
+"""Exported results: every analysis command works on them in a fresh clone and gives what analysis/ has."""
 
 import shutil
 from pathlib import Path

@@ -94,8 +94,11 @@ def write(made: Table) -> list[Path]:
     return written
 
 
-def draw(selection: Selection, columns: int, kinds: Sequence[str] = ()) -> dict[str, "Figure"]:
-    """The figures of the given kinds; without any, all for which the runs have data."""
+def draw(
+    selection: Selection, columns: int, kinds: Sequence[str] = (), skip: bool = True
+) -> dict[str, "Figure"]:
+    """The figures of the given kinds, or of all. One for which the runs have no data is skipped or, without
+    `skip`, a UserError."""
     for kind in kinds:
         if kind not in FIGURES:
             raise unknown("figure", kind, FIGURES)
@@ -104,12 +107,12 @@ def draw(selection: Selection, columns: int, kinds: Sequence[str] = ()) -> dict[
         try:
             figure = function_of(FIGURES[kind])(selection, measure, columns)
         except UserError:  # no seed has runs on all datasets
-            if kinds:
+            if not skip:
                 raise
             continue
         if figure is not None:
             drawn[kind] = figure
-        elif kinds:
+        elif not skip:
             raise UserError(f"the runs of {selection.experiment.name} have no data for the figure {kind!r}")
     return drawn
 
@@ -129,7 +132,7 @@ def figure(
             raise UserError(f"{THEORY} has its own figures, without --kind: offline-gntd figure {THEORY}")
         drawn = theory_figures.draw(columns)
     else:
-        drawn = draw(select(experiment, allow_mixed_data=allow_mixed_data), columns, kinds)
+        drawn = draw(select(experiment, allow_mixed_data=allow_mixed_data), columns, kinds, not kinds)
     written = []
     for kind, made in drawn.items():
         for suffix in ("png", "pdf"):

@@ -1,23 +1,25 @@
 """The report: one self-contained HTML page about any number of experiments.
 
-The first screen is an overview with one line per experiment: what was run and what came out. Figures of more
-than one experiment are never repeated, and are SVG or PNG, whichever is smaller.
+The first screen is an overview with one line per experiment: what was run and what came out. Figures are
+PNG images of screen resolution with a small palette, so that the page stays small.
 """
 
 import base64
+import contextlib
 import io
 from collections.abc import Iterable
 from html import escape
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from offline_gntd import __version__
-from offline_gntd.analysis import FIGURES, TABLES, captions, render, table
+from offline_gntd.analysis import FIGURES, TABLES, captions, render, statistics, table, td_error
 from offline_gntd.analysis.published import read
-from offline_gntd.analysis.scores import flatten, setting_text
-from offline_gntd.analysis.selection import Selection, default_measure, run_values
+from offline_gntd.analysis.scores import flatten, score_matrices, setting_text
+from offline_gntd.analysis.selection import Measure, Selection, default_measure, run_values
 from offline_gntd.analysis.table import Cell, Row, written_as
 from offline_gntd.datasets import catalogue
 from offline_gntd.errors import UserError
@@ -25,7 +27,7 @@ from offline_gntd.theory import figures as theory_figures
 from offline_gntd.theory import tables as theory_tables
 
 DPI = 80
-COLOURS = 64  # of a PNG's palette
+COLOURS = 128  # of a PNG's palette
 
 
 class Section(NamedTuple):
@@ -88,6 +90,9 @@ def _overview(selection: Selection) -> Row:
 
 def _outcome(selection: Selection) -> str:
     measure = default_measure(selection.experiment)
+    if selection.experiment.table.kind == "td_error":
+        with contextlib.suppress(UserError):  # no pair of algorithms to compare
+            return td_error.claims(selection, measure).caption.partition(". ")[0]
     lines = run_values(selection, measure)
     means = lines.groupby(["dataset", "label"], sort=False)["value"].mean().unstack()
     means = means.reindex(columns=list(dict.fromkeys(lines["label"])))
@@ -97,12 +102,26 @@ def _outcome(selection: Selection) -> str:
         )
     wins = (measure.direction or 1) * means
     wins = wins.eq(wins.max(axis=1), axis=0).sum().sort_values(ascending=False, kind="stable")
-    best = [f"{label} {count}" for label, count in wins[wins > 0].items()]
-    shown = ", ".join(best[:4]) + (" …" if len(best) > 4 else "")
+    best = [f"{label} on {count}" for label, count in wins[wins > 0].items()]
+    shown = ", ".join(best[:3]) + (" …" if len(best) > 3 else "")
     if len(means) > 1:
-        return f"highest mean {measure.metric} on: {shown} of {_count(len(means), 'dataset')}"
+        text = f"highest mean {measure.metric}: {shown} of {_count(len(means), 'dataset')}"
+        return "; ".join([text, *_improvements(selection, measure)])
     leader = means.iloc[0].idxmax()
     return f"highest mean {measure.metric}: {leader}, {written_as(measure.metric)(means.iloc[0].max())}"
+
+
+def _improvements(selection: Selection, measure: Measure) -> Iterable[str]:
+    """The probability of improvement of each Gauss-Newton algorithm over its baseline."""
+    with contextlib.suppress(UserError):  # no seed has runs on all datasets
+        matrices = score_matrices(selection, measure)
+        for label in matrices:
+            baseline = td_error.baseline_of(label)
+            if baseline != label and baseline in matrices:
+                rng = np.random.default_rng(statistics.SEED)
+                estimate = statistics.improvement(matrices[label], matrices[baseline], rng)
+                several = min(len(matrices[label]), len(matrices[baseline])) > 1
+                yield f"P({label} > {baseline}) = {estimate.text('{:.2f}'.format, several)}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -138,11 +157,8 @@ def _other_tables(selection: Selection) -> Iterable[str]:
 
 def _figures(selection: Selection) -> Iterable[str]:
     kinds = [kind for kind, entry in FIGURES.items() if entry.in_report]
-    for kind, figure in render.draw(selection, columns=2).items():
-        if kind in kinds:
-            yield _picture(figure, FIGURES[kind].title.format(unit=selection.unit))
-        else:
-            pyplot.close(figure)
+    for kind, figure in render.draw(selection, 2, kinds).items():
+        yield _picture(figure, FIGURES[kind].title.format(unit=selection.unit))
 
 
 def _picture(figure: Figure, caption: str) -> str:
@@ -153,7 +169,7 @@ def _picture(figure: Figure, caption: str) -> str:
     figure.savefig(data, format="png", dpi=DPI)
     pyplot.close(figure)
     small = io.BytesIO()
-    Image.open(data).convert("RGB").quantize(COLOURS).save(small, "png", optimize=True)
+    Image.open(data).convert("RGB").quantize(COLOURS, kmeans=1).save(small, "png", optimize=True)
     picture, words = base64.b64encode(small.getvalue()).decode(), escape(caption)
     return (
         f'<figure><img loading="lazy" alt="{words}" src="data:image/png;base64,{picture}">'

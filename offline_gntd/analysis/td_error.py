@@ -4,6 +4,7 @@
 """
 
 import math
+import re
 from collections.abc import Hashable
 from typing import Any
 
@@ -21,7 +22,6 @@ ERRORS = {  # metrics after training, and their headings
     "td_error_abs": "TD error (abs)",
     "bellman_error": "TD error (squared)",
 }
-BASELINES = {"GNTD": "TD", "GNDQN": "DQN"}
 VERDICTS = ("better", "worse", "unclear", "missing")
 
 
@@ -115,15 +115,13 @@ def summary(selection: Selection, seeds: pd.DataFrame) -> pd.DataFrame:
 
 def claims(selection: Selection, measure: Measure) -> Table:
     """Each Gauss-Newton algorithm against its baseline, by dataset and measure, beside the paper's claim."""
-    labels = {label: name for name, label in selection.labels.items()}
-    pairs = [
-        (label, BASELINES[word] + rest)
-        for label in labels
-        for word, rest in [_split(label)]
-        if word in BASELINES and BASELINES[word] + rest in labels
-    ]
-    if not pairs:
-        raise UserError(f"{selection.experiment.name} has neither GNTD and TD nor GNDQN and DQN")
+    labels = list(selection.labels.values())
+    pairs = [(label, baseline_of(label)) for label in labels if baseline_of(label) in {*labels} - {label}]
+    if not pairs or not selection.runs["env_id"].isin(THRESHOLDS).any():
+        raise UserError(
+            f"{selection.experiment.name} has no Gauss-Newton algorithm and its baseline (GNTD and TD, GNDQN "
+            f"and DQN) on {' or '.join(THRESHOLDS)}"
+        )
     seeds, lines = per_seed(selection), []
     paper = summary(selection, seeds).set_index(["dataset", "label"])
     for dataset in selection.experiment.dataset_names():
@@ -159,10 +157,9 @@ def claims(selection: Selection, measure: Measure) -> Table:
     )
 
 
-def _split(label: str) -> tuple[str, str]:
-    """'GNTD (script)' is 'GNTD' and ' (script)'."""
-    word, space, rest = label.partition(" ")
-    return word, space + rest
+def baseline_of(label: str) -> str:
+    """TD for GNTD, DQN (script) for GNDQN (script), BCQ for GN-BCQ; other labels are returned unchanged."""
+    return re.sub(r"\bGN-?", "", label, count=1)
 
 
 MEASURES = {  # column of per_seed: heading, whether it is compared by ratio, whether less is better
