@@ -23,7 +23,6 @@ from offline_gntd.experiments import definitions
 from offline_gntd.experiments.batches import batches_of
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.run import Run, Stopped
-from offline_gntd.experiments.sources import sources_of
 
 SMALL = "@batch_size=32@hidden_dims=8@policy_freq=2@random_steps=20@buffer_size=200"
 
@@ -38,7 +37,7 @@ def online(seeds=(0, 1), **settings):
     config = dataclasses.replace(made.config, **settings)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     agent = config.agent(task_of("Hopper-v5"), generators)
-    return batches_of(sources_of(made), config, seeds, generators), agent
+    return batches_of(made.sources(), config, seeds, generators), agent
 
 
 def test_random_steps_come_first_and_give_no_batch():
@@ -149,7 +148,7 @@ def test_a_stored_policy_is_scored_again(capsys):
         (["--datasets", "some/hopper.hdf5"], "not from 'some/hopper.hdf5'"),
         (["--datasets", "CartPole-v1"], "is for continuous actions"),
         (["--datasets", "Pendulum-v1"], "takes actions from -2 to 2"),
-        (["--algorithms", "td3_bc"], "HalfCheetah-v4 is an environment, and td3_bc learns from a dataset"),
+        (["--algorithms", "td3_bc"], "HalfCheetah-v4 is an environment, and TD3BC learns from a dataset"),
         (["--set", "environments=0"], "environments must be positive"),
         (["--set", "policy_freq=0"], "policy_freq must be positive"),
     ],
@@ -162,7 +161,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
     assert not list(home.iterdir())
 
 
-def test_a_grid_from_run_to_ship(home, capsys):
+def test_a_grid_from_run_to_export(home, capsys):
     settings = ["--datasets", "Hopper-v5", "--seeds", "1", "--steps", "40", "--evaluate-every", "20"]
     changes = [word for setting in SMALL.split("@")[1:] for word in ("--set", setting)]
     command = ["run", "figure1", *settings, "--evaluate-episodes", "1", "--workers", "1", *changes]
@@ -175,7 +174,7 @@ def test_a_grid_from_run_to_ship(home, capsys):
     assert "1 seed, 40 environment steps" in capsys.readouterr().out
     assert main(["explain", "figure1", "Hopper-v5", f"pg_td{SMALL}"]) == 0
     assert "online" in capsys.readouterr().out
-    assert main(["ship", "figure1"]) == 0
+    assert main(["export", "figure1"]) == 0
     assert main(["table", "figure1"]) == 0
 
 

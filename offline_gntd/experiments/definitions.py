@@ -5,13 +5,16 @@ import itertools
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offline_gntd.configuration import digest, hashed_fields
 from offline_gntd.datasets.names import SEED, results_name
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.experiments.lock import Lock
 from offline_gntd.files import home, read_json, write_json
+
+if TYPE_CHECKING:
+    from offline_gntd.experiments.sources import Source
 
 
 @dataclass(frozen=True)
@@ -182,8 +185,15 @@ class Cell:
 
     @property
     def online(self) -> bool:
-        """Whether its source is an environment, in which it collects its own batches."""
-        return getattr(self.config, "online", False)
+        from offline_gntd.experiments.sources import is_online
+
+        return is_online(self.config)
+
+    def sources(self) -> "tuple[Source, ...]":
+        """What it learns from, one per seed; raises DatasetNotFound if the data is not on this machine."""
+        from offline_gntd.experiments.sources import sources_of
+
+        return sources_of(self.source, self.config, self.seeds)
 
     @property
     def config_hash(self) -> str:
@@ -240,7 +250,7 @@ BUILT_IN = {
             ("cartpole-replay-small",),
             DISCRETE,
             seeds=3,
-            protocol=Protocol(steps=4_000, evaluate_every=500, evaluate_episodes=10, seeds_per_process=3),
+            protocol=Protocol(steps=1_500, evaluate_every=50, evaluate_episodes=10, seeds_per_process=3),
             table=TableView(kind="td_error"),
         ),
         _table1("table1", REPLAY_SETS),  # the values that the paper states
