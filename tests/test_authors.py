@@ -122,9 +122,9 @@ def test_columns_of_one_number_may_be_flat_and_of_any_kind(tmp_path, kind):
 
 def test_the_environment_is_named_by_the_file_or_given(tmp_path):
     source = write_npz(tmp_path, buffer(), "unnamed")
-    assert "name it with --env" in refusal(source)
+    assert "give --env" in refusal(source)
     assert load(source, env="cartpole").sha256 == load(source, env="CartPole-v1").sha256
-    assert "but --env says acrobot" in refusal(write_npz(tmp_path, buffer()), env="acrobot")
+    assert "but --env is acrobot" in refusal(write_npz(tmp_path, buffer()), env="acrobot")
 
 
 def test_changed_files_are_read_again(tmp_path):

@@ -1,5 +1,6 @@
 """D4RL's names and layouts, and the rule for episode boundaries."""
 
+import time
 import h5py
 import numpy as np
 import pytest
@@ -78,10 +79,31 @@ def test_a_file_of_many_arrays_is_checked_with_one_open_at_a_time(tmp_path, monk
     def look(item, *_):
         opened.append(h5py.h5f.get_obj_count(item.file.id, h5py.h5f.OBJ_DATASET))
 
-    monkeypatch.setattr(hdf5, "_refuse_incredible_size", look)
+    monkeypatch.setattr(hdf5, "_check_size", look)
     hdf5.check(path)
     assert len(opened) == 20
     assert max(opened) <= 2  # the last is let go of as the next comes
+
+
+def test_2000_nested_groups_are_refused_quickly(tmp_path):
+    path = tmp_path / "hopper.hdf5"
+    with h5py.File(path, "w") as file:
+        group = file
+        for _ in range(2000):
+            group = group.create_group("g")
+    started = time.process_time()
+    with pytest.raises(UserError, match="nested more than 32 deep"):
+        load(path)
+    assert time.process_time() - started < 2
+
+
+def test_group_that_contains_itself_is_read_once(tmp_path):
+    path = write(tmp_path / "hopper.hdf5", arrays())
+    with h5py.File(path, "a") as file:
+        file["infos/again"] = file["infos"]
+    with hdf5.reading(path) as columns:
+        assert set(columns) == set(arrays())
+    assert len(load(path)) > 0
 
 
 def test_statistics_of_observations_are_numpys(tmp_path):
@@ -107,9 +129,9 @@ def test_a_files_task_comes_from_its_name_or_the_user_never_from_its_shapes(tmp_
         load(nameless)
     assert load(nameless, env="walker2d").task.reference_max == 4592.3
     assert load(nameless, env="HalfCheetah-v5").task.env_id == "HalfCheetah-v5"
-    with pytest.raises(UserError, match="but --env says"):
+    with pytest.raises(UserError, match="but --env is"):
         load(tmp_path / "walker2d_x.hdf5", env="halfcheetah")
-    with pytest.raises(UserError, match=r"observations is \(100, 17\)"):
+    with pytest.raises(UserError, match=r"observations has shape \(100, 17\)"):
         load(nameless, env="hopper")
 
 

@@ -12,7 +12,7 @@ from offline_gntd.algorithms.q_learning import QLearner
 from offline_gntd.collection import discrete
 from offline_gntd.collection.builders import build_discrete, members_of
 from offline_gntd.collection.discrete import Recipe, build, collect, recipe_of
-from offline_gntd.datasets import DatasetNotFound, built, cache, load, minari_store
+from offline_gntd.datasets import DatasetNotFound, built_datasets, cache, load, minari_store
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.batches import ReplayBatches
 
@@ -71,7 +71,9 @@ def test_termination_and_truncation_are_stored_apart(acrobot):
     assert len(cut)
     np.testing.assert_array_equal(acrobot.truncated, cut)
     assert not acrobot.transitions.terminated[torch.from_numpy(cut)].any()
-    stored = [episode for episode, *_ in minari_store.episodes(built.path("acrobot-medium-replay-s0"))]
+    stored = [
+        episode for episode, *_ in minari_store.episodes(built_datasets.path("acrobot-medium-replay-s0"))
+    ]
     np.testing.assert_array_equal(
         np.flatnonzero(np.concatenate([episode.truncations for episode in stored])), cut
     )
@@ -142,7 +144,7 @@ def test_medium_replay_is_td_without_a_target_network():
     replay, medium = discrete.AGENTS["replay"], discrete.AGENTS["medium-replay"]
     assert (replay.tau, medium.tau) == (0.02, None)
     assert dataclasses.replace(medium, tau=replay.tau) == replay
-    for name in built.FAMILIES:
+    for name in built_datasets.FAMILIES:
         assert discrete.kind_of(f"{name}-s3") == ("medium-replay" if "medium" in name else "replay")
 
 
@@ -201,7 +203,7 @@ def test_members_of_names():
         "cartpole-replay-s1",
         "acrobot-replay-s7",
     ]
-    assert len(members_of(["cartpole-replay"])) == built.DEFAULT_SEEDS
+    assert len(members_of(["cartpole-replay"])) == built_datasets.DEFAULT_SEEDS
     with pytest.raises(UserError, match="--seeds must be at least 1, not 0"):
         members_of(["cartpole-replay"], 0)
 
@@ -295,13 +297,17 @@ def test_the_command_in_the_provenance_repeats_the_set(small_dataset):
 
 
 def test_names():
-    assert built.family_of("cartpole-replay-s3") == built.family_of("cartpole-replay") == "cartpole-replay"
-    assert built.family_of(f"{NAME}-s10") == NAME
+    assert (
+        built_datasets.family_of("cartpole-replay-s3")
+        == built_datasets.family_of("cartpole-replay")
+        == "cartpole-replay"
+    )
+    assert built_datasets.family_of(f"{NAME}-s10") == NAME
     for name in ("hopper-medium-local", "cartpole-replay-s01", "cartpole-replay-s-1", "cartpole-replay-s"):
-        assert built.family_of(name) is None
-    assert built.member("cartpole-replay", 3) == "cartpole-replay-s3"
-    assert built.member("cartpole-replay-s3", 1) == "cartpole-replay-s3"
-    assert built.is_name("acrobot-replay-s12")
+        assert built_datasets.family_of(name) is None
+    assert built_datasets.member("cartpole-replay", 3) == "cartpole-replay-s3"
+    assert built_datasets.member("cartpole-replay-s3", 1) == "cartpole-replay-s3"
+    assert built_datasets.is_name("acrobot-replay-s12")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import bits
 import pytest
 
 from offline_gntd.cli import main
+from offline_gntd.datasets import cache
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.job import Options, attempt
 from offline_gntd.experiments.record import Record
@@ -153,3 +154,28 @@ def test_a_checkpoint_that_the_disk_spoiled_is_passed_over(small_dataset, monkey
     assert attempt(cell, Options()).kind == "done"
     assert json.loads((cell.folder(0) / "run.json").read_text())["resumed_at"] == [100]
     assert bits.read(cell.folder(0)) == expected
+
+
+@pytest.mark.parametrize("when", ["before the run", "during the run"])
+def test_run_on_rows_that_differ_from_their_sha256_is_not_done(small_dataset, monkeypatch, when):
+    cell = STUDY.cells()[0]
+    rows = small_dataset.rows_file
+    content = bytearray(rows.read_bytes())
+    content[-40] ^= 1
+
+    def damage():
+        """As a failing disk does: the size and times of the file stay the same."""
+        monkeypatch.setattr(
+            cache, "_stamp", lambda path: json.loads((rows.parent / "dataset.json").read_text())["stamp"]
+        )
+        with rows.open("r+b") as file:  # in place, so that mapped pages change too
+            file.write(content)
+
+    if when == "before the run":
+        damage()
+    ending = attempt(cell, Options(), lambda progress: damage() if when == "during the run" else None)
+    assert ending.kind == "refused"
+    assert "no longer match their sha256" in ending.error
+    assert json.loads((cell.folder(0) / "run.json").read_text())["status"] == "failed"
+    monkeypatch.undo()
+    assert attempt(cell, Options()).kind == "done"

@@ -1,6 +1,7 @@
 """Minari datasets: any that is here is read, ours are written, and D4RL's files pass through without loss."""
 
 import json
+import sys
 
 import gymnasium
 import minari
@@ -9,6 +10,7 @@ import pytest
 from d4rl_files import AWKWARD, arrays, read, write
 from minari.data_collector import EpisodeBuffer
 
+from offline_gntd import extensions
 from offline_gntd.cli import main
 from offline_gntd.datasets import load, minari_store
 from offline_gntd.datasets.check import check
@@ -162,8 +164,72 @@ def test_observations_that_do_not_fit_the_steps_are_refused(tmp_path):
     assert check("mine/short-v0").exit_code == 2
 
 
+def edit_metadata(identifier, **values):
+    path = minari_store.find(identifier) / "data" / "metadata.json"
+    metadata = json.loads(path.read_text()) | values
+    path.write_text(json.dumps({key: value for key, value in metadata.items() if value is not None}))
+
+
+@pytest.fixture
+def hostile_set(tmp_path, monkeypatch):
+    """A dataset with an environment of a module that must not be imported."""
+    stored("mine/cartpole-v0", "CartPole-v1")
+    spec = json.loads(
+        json.loads((minari_store.find("mine/cartpole-v0") / "data/metadata.json").read_text())["env_spec"]
+    )
+    edit_metadata("mine/cartpole-v0", env_spec=json.dumps(spec | {"id": "hostile_module:Hostile-v0"}))
+    text = "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+    text += "gymnasium.register('Hostile-v0', CartPoleEnv, max_episode_steps=500)\n"
+    (tmp_path / "hostile_module.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "mine/cartpole-v0"
+    sys.modules.pop("hostile_module", None)
+    gymnasium.registry.pop("Hostile-v0", None)
+
+
+def test_env_spec_does_not_import_a_module(hostile_set, capsys):
+    for verb in (["show"], ["convert", "--format", "d4rl"]):
+        assert main(["datasets", verb[0], hostile_set, *verb[1:]]) == 2
+        error = capsys.readouterr().err
+        assert "--env hostile_module:Hostile-v0" in error
+        assert error.count("\n") == 1
+    assert check(hostile_set).exit_code == 2
+    assert "hostile_module" not in sys.modules
+
+
+def test_missing_spaces_do_not_import_a_module(hostile_set):
+    edit_metadata(hostile_set, observation_space=None)
+    with pytest.raises(UserError, match="lacks observation_space"):
+        load(hostile_set, env="CartPole-v1")
+    assert "hostile_module" not in sys.modules
+
+
+def test_user_can_allow_the_module_of_an_env_spec(hostile_set, tmp_path, monkeypatch):
+    assert load(hostile_set, env="hostile_module:Hostile-v0").task.env_id == "hostile_module:Hostile-v0"
+    converted = convert(hostile_set, "d4rl", env="hostile_module:Hostile-v0")
+    with pytest.raises(UserError, match="would import the Python module 'hostile_module'"):
+        load(converted)
+    monkeypatch.setenv(extensions.VARIABLE, "")
+    (tmp_path / "trusted.py").write_text("import hostile_module\nDATASETS = {}\n")
+    extensions.use(tmp_path / "trusted.py")
+    assert load(hostile_set).task.env_id == load(converted).task.env_id == "Hostile-v0"
+
+
+@pytest.mark.parametrize("key", [None, "env_spec", "offline_gntd", "observation_space"])
+def test_metadata_of_100000_brackets_is_one_line(key, capsys):
+    stored("mine/cartpole-v0", "CartPole-v1")
+    if key is None:
+        (minari_store.find("mine/cartpole-v0") / "data" / "metadata.json").write_text("[" * 100_000)
+    else:
+        edit_metadata("mine/cartpole-v0", **{key: "[" * 100_000})
+    code = 0 if key == "offline_gntd" else 2  # notes that cannot be read are ignored
+    for verb in ("show", "check"):
+        assert main(["datasets", verb, "mine/cartpole-v0"]) == code
+        assert capsys.readouterr().err.count("\n") == (1 if code and verb == "show" else 0)
+
+
 @pytest.mark.parametrize("harm", ["metadata", "data", "json", "link"])
-def test_a_damaged_set_is_a_clean_error(tmp_path, harm, capsys):
+def test_damaged_dataset_is_one_line(tmp_path, harm, capsys):
     stored("mine/cartpole-v0", "CartPole-v1")
     data = minari_store.find("mine/cartpole-v0") / "data"
     if harm == "link":
@@ -249,19 +315,19 @@ def test_v0_v2_and_minari_are_never_mistaken_for_one_another(tmp_path):
 
 
 def test_a_built_set_is_a_minari_set_of_ours(monkeypatch):
-    from offline_gntd.datasets import built
+    from offline_gntd.datasets import built_datasets
 
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 11)).astype(np.float32)
     rows[:, 4], rows[:, -1] = rng.integers(2, size=40), 0
     rows[:-1, 6:10] = rows[1:, :4]
-    built.store("cartpole-replay-s0", rows, np.array([25, 40]), {"seed": 0}, {})
+    built_datasets.store("cartpole-replay-s0", rows, np.array([25, 40]), {"seed": 0}, {})
     dataset = load("cartpole-replay")
     assert (dataset.origin, dataset.name, len(dataset)) == ("built", "cartpole-replay-s0", 40)
     assert dataset.provenance["seed"] == 0
     np.testing.assert_array_equal(dataset.rows[:24].numpy(), rows[:24])
     assert dataset.episode_lengths.tolist() == [25, 15]
-    metadata = json.loads((built.path("cartpole-replay-s0") / "data" / "metadata.json").read_text())
+    metadata = json.loads((built_datasets.path("cartpole-replay-s0") / "data" / "metadata.json").read_text())
     assert metadata["dataset_id"] == "cartpole-replay-s0-v0"
 
 
@@ -269,7 +335,7 @@ def test_offline_a_remote_set_is_one_clear_line(monkeypatch):
     from offline_gntd.datasets import exchange
 
     monkeypatch.setattr(exchange, "REMOTES", {"hf": "http://127.0.0.1:9"})
-    with pytest.raises(UserError, match=r"does not answer .* put it in"):
+    with pytest.raises(UserError, match=r"does not answer .* copy it"):
         fetch("mujoco/hopper/medium-v0")
 
 

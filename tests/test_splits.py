@@ -18,7 +18,7 @@ from offline_gntd.collection.builders import build_splits
 from offline_gntd.collection.splits import SIZES, Material, Order, Size
 from offline_gntd.collection.training import Rates, Snapshot, Training, TrainingSettings, measure
 from offline_gntd.collection.vector_collector import RolloutBuffer, VectorCollector, roll_out
-from offline_gntd.datasets import DatasetNotFound, built, load
+from offline_gntd.datasets import DatasetNotFound, built_datasets, load
 from offline_gntd.datasets.check import check
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import BUILT_IN, Cell, Protocol
@@ -298,7 +298,7 @@ def test_levels_are_said_on_the_card_and_in_the_results(quick, capsys):
 
 
 def test_table2_local_names_sets_that_can_be_built():
-    assert set(BUILT_IN["table2-local"].datasets) < set(built.TASKS)
+    assert set(BUILT_IN["table2-local"].datasets) < set(built_datasets.TASKS)
     with pytest.raises(DatasetNotFound, match="datasets build walker2d-expert-local"):
         load("walker2d-expert-local")
 

@@ -92,17 +92,17 @@ def list_datasets(args: argparse.Namespace) -> None:
 def build(args: argparse.Namespace) -> None:
     from offline_gntd import processes
     from offline_gntd.collection import builders
-    from offline_gntd.datasets import built
+    from offline_gntd.datasets import built_datasets
     from offline_gntd.datasets.describe import headline
     from offline_gntd.datasets.exchange import convert
 
     processes.prepare()
     for name in args.names:
-        built.task_of(name)  # a wrong name stops before anything is built
-    discrete = [name for name in args.names if built.family_of(name)]
+        built_datasets.task_of(name)  # a wrong name stops before anything is built
+    discrete = [name for name in args.names if built_datasets.family_of(name)]
     mujoco = [name for name in args.names if name not in discrete]
     _check_options(args, discrete, mujoco)
-    seeds = built.DEFAULT_SEEDS if args.seeds is None else args.seeds
+    seeds = built_datasets.DEFAULT_SEEDS if args.seeds is None else args.seeds
     if discrete:
         recipes = {name: _recipe(args, name) for name in builders.members_of(discrete, seeds)}
         builders.build_discrete(discrete, recipes.__getitem__, seeds, args.force, args.workers)
@@ -110,7 +110,7 @@ def build(args: argparse.Namespace) -> None:
         pause = {} if args.checkpoint_seconds is None else {"checkpoint_seconds": args.checkpoint_seconds}
         builders.build_splits(mujoco, _size(args), args.seed or 0, args.force, args.workers, **pause)
     for name in builders.members_of(args.names, seeds):
-        print(headline(built.load(name)))
+        print(headline(built_datasets.load(name)))
         if args.format:
             print(convert(name, args.format, replace=True))
 
@@ -118,7 +118,7 @@ def build(args: argparse.Namespace) -> None:
 def _check_options(args: argparse.Namespace, discrete: list[str], mujoco: list[str]) -> None:
     """Refuse options that apply to none of the named datasets, or differently to two kinds of them."""
     from offline_gntd.collection.splits import RECIPES
-    from offline_gntd.datasets import built
+    from offline_gntd.datasets import built_datasets
     from offline_gntd.errors import UserError
 
     for option in MUJOCO_OPTIONS:
@@ -132,7 +132,7 @@ def _check_options(args: argparse.Namespace, discrete: list[str], mujoco: list[s
         if getattr(args, option) is not None and not trained:
             words = f"--{option.replace('_', '-')} applies only to splits that need a training"
             raise UserError(f"{words}, not to {mujoco[0]}")
-    if args.seeds is not None and not any(name in built.FAMILIES for name in discrete):
+    if args.seeds is not None and not any(name in built_datasets.FAMILIES for name in discrete):
         raise UserError(f"--seeds applies only to families such as cartpole-replay, not to {args.names[0]}")
     if args.set and discrete and mujoco:
         raise UserError("--set has other fields for discrete than for MuJoCo datasets; build them apart")

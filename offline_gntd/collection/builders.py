@@ -16,18 +16,20 @@ from offline_gntd.collection import discrete, splits
 from offline_gntd.collection.discrete import Recipe
 from offline_gntd.collection.splits import SIZES, Order, Size
 from offline_gntd.collection.training import Training, measure
-from offline_gntd.datasets import built
+from offline_gntd.datasets import built_datasets
 from offline_gntd.datasets.dataset import Dataset
 from offline_gntd.errors import UserError
 from offline_gntd.files import duration, require_writable
 
 
-def members_of(names: Sequence[str], seeds: int = built.DEFAULT_SEEDS) -> list[str]:
+def members_of(names: Sequence[str], seeds: int = built_datasets.DEFAULT_SEEDS) -> list[str]:
     """The members to build: the first `seeds` members of each family, and the members that are named."""
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
     members = [
-        built.member(name, seed) for name in names for seed in range(seeds if name in built.FAMILIES else 1)
+        built_datasets.member(name, seed)
+        for name in names
+        for seed in range(seeds if name in built_datasets.FAMILIES else 1)
     ]
     return list(dict.fromkeys(members))
 
@@ -35,7 +37,7 @@ def members_of(names: Sequence[str], seeds: int = built.DEFAULT_SEEDS) -> list[s
 def build_discrete(
     names: Sequence[str],
     recipe: Callable[[str], Recipe] = discrete.recipe_of,
-    seeds: int = built.DEFAULT_SEEDS,
+    seeds: int = built_datasets.DEFAULT_SEEDS,
     force: bool = False,
     workers: int | None = None,
     quiet: bool = False,
@@ -52,13 +54,15 @@ def build_discrete(
     members = members_of(names, seeds)
     recipes = {name: recipe(name) for name in members}
     wanted = [
-        name for name in members if force or not built.is_built(name, dataclasses.asdict(recipes[name]))
+        name
+        for name in members
+        if force or not built_datasets.is_built(name, dataclasses.asdict(recipes[name]))
     ]
     for name in wanted:
-        require_writable(built.path(name))
+        require_writable(built_datasets.path(name))
     jobs = [(name, recipes[name], quiet) for name in wanted]
     _run(_build_member, jobs, workers or os.cpu_count() or 1)
-    return [built.load(name) for name in members]
+    return [built_datasets.load(name) for name in members]
 
 
 def _build_member(place: int, name: str, recipe: Recipe, quiet: bool) -> None:
@@ -90,12 +94,12 @@ def build_splits(
         order = Order(recipe.body, size, seed)
         if recipe.trained:
             size.practice.check()
-        if force or not built.is_built(name, order.options(recipe)):
+        if force or not built_datasets.is_built(name, order.options(recipe)):
             wanted.setdefault(recipe.body, []).append(name)
-            require_writable(built.path(name))
+            require_writable(built_datasets.path(name))
     jobs = [(Order(body, size, seed), wanted[body], checkpoint_seconds, quiet) for body in wanted]
     _run(_build_body, jobs, workers or len(jobs))
-    return [built.load(name) for name in names]
+    return [built_datasets.load(name) for name in names]
 
 
 def _check_workers(workers: int | None) -> None:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.collection.online import OnlineBatches, OnlineSettings
 from offline_gntd.configuration import to_dict
-from offline_gntd.datasets import built
+from offline_gntd.datasets import built_datasets
 from offline_gntd.errors import UserError
 from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.versions import installed
@@ -56,7 +56,7 @@ RECIPES = {"": Recipe(), "-small": Recipe(random_steps=1_000, episodes=60, trans
 
 def recipe_of(name: str) -> Recipe:
     """The default recipe of a family or of its member."""
-    return RECIPES["-small" if (built.family_of(name) or name).endswith("-small") else ""]
+    return RECIPES["-small" if (built_datasets.family_of(name) or name).endswith("-small") else ""]
 
 
 def kind_of(name: str) -> str:
@@ -78,7 +78,7 @@ def collect(
     name: str, recipe: Recipe, report: Callable[[list[float]], None] = lambda returns: None
 ) -> Collected:
     """Train the agent of a member online. `report` gets the returns so far after every episode."""
-    task, config, seed = built.task_of(name), AGENTS[kind_of(name)], seed_of(name)
+    task, config, seed = built_datasets.task_of(name), AGENTS[kind_of(name)], seed_of(name)
     generators = [torch.Generator().manual_seed(seed)]
     agent = config.agent(task, generators)
     settings = OnlineSettings(
@@ -129,7 +129,7 @@ def build(name: str, recipe: Recipe, place: int = 0, quiet: bool = False) -> Non
             bar.update()
 
         collected = collect(name, recipe, show)
-    built.store(
+    built_datasets.store(
         name,
         collected.rows,
         collected.ends,

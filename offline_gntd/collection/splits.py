@@ -21,7 +21,7 @@ from torch import Tensor
 from offline_gntd.collection.training import Snapshot, Training, TrainingSettings
 from offline_gntd.collection.vector_collector import RolloutBuffer, roll_out
 from offline_gntd.configuration import to_dict
-from offline_gntd.datasets import built
+from offline_gntd.datasets import built_datasets
 from offline_gntd.errors import UserError
 from offline_gntd.locomotion import LOCOMOTION
 from offline_gntd.nn.noise import uniform
@@ -88,7 +88,9 @@ class Recipe:
         return size.mixed_transitions if self.split == "medium-expert" else size.transitions
 
 
-RECIPES = {f"{body}-{split}-local": Recipe(body, split) for body in LOCOMOTION for split in built.SPLITS}
+RECIPES = {
+    f"{body}-{split}-local": Recipe(body, split) for body in LOCOMOTION for split in built_datasets.SPLITS
+}
 
 
 @dataclass(frozen=True)
@@ -277,4 +279,4 @@ def _store(material: Material, names: Sequence[str]) -> None:
                 "greedy_returns": {str(s.step): s.greedy_return for s in training.snapshots},
                 "seconds": {part: round(seconds, 1) for part, seconds in training.seconds.items()},
             }
-        built.store(name, rows, ends, order.options(recipe), provenance)
+        built_datasets.store(name, rows, ends, order.options(recipe), provenance)

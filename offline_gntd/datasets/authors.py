@@ -33,7 +33,7 @@ def files_of(source: Path) -> list[Path]:
 
 def is_buffer(source: Path) -> bool:
     """Whether a path names an .npz file or is the prefix of at least one file of a buffer."""
-    return source.suffix == ".npz" or any(path.is_file() for path in files_of(source))
+    return source.suffix == ".npz" or (bool(source.name) and any(path.is_file() for path in files_of(source)))
 
 
 def require_files(source: Path) -> None:

@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from offline_gntd.datasets import built, cache, catalogue, conversion, download, minari_store, user_datasets
+from offline_gntd.datasets import (
+    built_datasets,
+    cache,
+    catalogue,
+    conversion,
+    download,
+    minari_store,
+    user_datasets,
+)
 from offline_gntd.datasets.check import Report
 from offline_gntd.datasets.dataset import Dataset
 
@@ -13,10 +21,10 @@ HISTOGRAM_WIDTH = 40
 def listing() -> str:
     """Every name there is, and which are here."""
     local_ids = minari_store.local_ids()
-    ours = [identifier for identifier in local_ids if built.is_name(identifier.removesuffix("-v0"))]
+    ours = [identifier for identifier in local_ids if built_datasets.is_name(identifier.removesuffix("-v0"))]
     theirs = [identifier for identifier in local_ids if identifier not in ours]
     lines = ["      built with: offline-gntd datasets build NAME"]
-    lines += [_built_line(name, ours) for name in built.TASKS]
+    lines += [_built_line(name, ours) for name in built_datasets.TASKS]
     lines += ["", "      D4RL, got with: offline-gntd datasets fetch NAME"]
     for entry in catalogue.entries().values():
         here = download.is_here(entry) or cache.folder(entry.id).exists()
@@ -35,9 +43,11 @@ def listing() -> str:
 
 def _built_line(name: str, local_ids: list[str]) -> str:
     """A name that can be built; of a family, also the number of members that are here."""
-    if name not in built.FAMILIES:
-        return f"{_here(built.minari_id(name) in local_ids)}{name}"
-    members = sum(built.family_of(identifier.removesuffix("-v0")) == name for identifier in local_ids)
+    if name not in built_datasets.FAMILIES:
+        return f"{_here(built_datasets.minari_id(name) in local_ids)}{name}"
+    members = sum(
+        built_datasets.family_of(identifier.removesuffix("-v0")) == name for identifier in local_ids
+    )
     return f"{_here(members > 0)}{name:<32} {members or 'no'} members: {name}-s0 …"
 
 

@@ -20,7 +20,7 @@ from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.dataset import DatasetNotFound
 from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.errors import UserError
-from offline_gntd.files import home, writing
+from offline_gntd.files import check_path_length, home, writing
 
 HOST = "http://rail.eecs.berkeley.edu/{path}"  # D4RL's own
 V2_COPY = "https://huggingface.co/datasets/imone/D4RL/resolve/main/{file}"  # a copy of the v2 files
@@ -78,6 +78,7 @@ def fault_of(path: Path, entry: Entry) -> str | None:
 
 def adopt(entry: Entry, file: Path) -> Path:
     """Take a file that was fetched by hand into our folder, if it is the published one."""
+    check_path_length(file)
     if not file.is_file():
         raise UserError(f"there is no file {file}")
     fault = fault_of(file, entry)

@@ -4,7 +4,7 @@ import warnings
 
 import gymnasium
 
-from offline_gntd.datasets import Dataset, DatasetNotFound, OnlineEnv, built, load
+from offline_gntd.datasets import Dataset, DatasetNotFound, OnlineEnv, built_datasets, load
 from offline_gntd.datasets.names import SEED
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import task_of
@@ -15,12 +15,12 @@ Source = Dataset | OnlineEnv
 
 def is_family(source: str) -> bool:
     """Whether each seed has its own dataset: cartpole-replay, or a name or path with {seed} in it."""
-    return source in built.FAMILIES or SEED in source
+    return source in built_datasets.FAMILIES or SEED in source
 
 
 def member_of(source: str, seed: int) -> str:
     """The name or path of a seed's dataset; that of a dataset all seeds share is returned unchanged."""
-    return built.member(source, seed).replace(SEED, str(seed))
+    return built_datasets.member(source, seed).replace(SEED, str(seed))
 
 
 def sources_of(cell: Cell) -> tuple[Source, ...]:
@@ -35,7 +35,7 @@ def sources_of(cell: Cell) -> tuple[Source, ...]:
     try:
         sources = tuple(_dataset(cell, member_of(cell.source, seed)) for seed in cell.seeds)
     except DatasetNotFound as error:
-        if cell.source not in built.FAMILIES:
+        if cell.source not in built_datasets.FAMILIES:
             raise
         command = f"offline-gntd datasets build {cell.source} --seeds {max(cell.seeds) + 1}"
         raise DatasetNotFound(
