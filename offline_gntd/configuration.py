@@ -68,6 +68,20 @@ def replace(config: Any, path: str, text: str) -> Any:
         raise UserError(f"cannot set {path}={text}: {error}") from error
 
 
+def from_dict(kind: type, value: dict[str, Any]) -> Any:
+    """Settings of a class from what `to_dict` gave; raises UserError for unknown fields."""
+    hints = typing.get_type_hints(kind)
+    for name in set(value) - {field.name for field in dataclasses.fields(kind)}:
+        raise unknown(f"field of {kind.__name__}", name, hints)
+    fields = {}
+    for name, item in value.items():
+        parts = _parts(hints[name])
+        if parts and isinstance(item, dict):
+            item = from_dict(parts[0], item)
+        fields[name] = tuple(item) if isinstance(item, list) else item
+    return kind(**fields)
+
+
 def to_text(value: Any) -> str:
     """A value as names have it: `1` for 1.0, `256x256` for (256, 256), `on` for settings with fields."""
     if dataclasses.is_dataclass(value):

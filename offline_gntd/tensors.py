@@ -31,7 +31,7 @@ def load(path: Path) -> Any:
     except OSError as error:
         raise Unreadable(f"cannot read {path}: {error.strerror or error}") from error
     if head != MAGIC + hashlib.sha256(payload).hexdigest().encode():
-        raise Unreadable(f"{path} is damaged: its checksum does not match")
+        raise Unreadable(f"{path} is damaged (checksum); delete its folder and start again")
     try:
         return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises nearly anything

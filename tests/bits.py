@@ -3,18 +3,22 @@
 import csv
 import json
 
-import torch
+from offline_gntd import tensors
 
 
 def read(folder):
     """Of one run's folder: its rows, its state, and what run.json says of it."""
     [checkpoint] = folder.glob("checkpoint-*.pt")
-    content = torch.load(checkpoint, weights_only=True)
+    content = tensors.load(checkpoint)
     about = json.loads((folder / "run.json").read_text())
     return {
         "scores": [_untimed(row) for row in rows(folder / "scores.csv")],
         "metrics": [_untimed(row) for row in rows(folder / "metrics.csv")],
-        "state": {name: tensor.numpy().tobytes() for name, tensor in content["state"].items()},
+        "state": {
+            (part, name): tensor.numpy().tobytes()
+            for part, state in content["state"].items()
+            for name, tensor in state.items()
+        },
         "kept scores": [_untimed(row) for row in content["scores"]],
         "kept metrics": [_untimed(row) for row in content["metrics"]],
         "about": {key: about[key] for key in ("status", "steps", "config_hash", "dataset_sha256", "seed")},

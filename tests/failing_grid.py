@@ -12,7 +12,7 @@ SMALL = "@hidden_dims=16x16@batch_size=32"
 BROKEN = "dqn@hidden_dims=9999999x9999999"  # too large for any machine: fails inside the run
 VICTIM = "dqn@hidden_dims=512x512@batch_size=1024"  # slow enough to be met alive
 SOUND = [
-    f"{name}{SMALL}@learning_rate={rate}e-3"
+    f"{name}{SMALL}@learning_rate={rate / 1000}"
     for name in ("dqn", "gndqn")
     for rate in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 ]

@@ -47,18 +47,18 @@ def test_help_is_quick_and_does_not_import_torch():
             "learning_rate must be positive and finite",
         ),
         (["run", "table1", "--dry-run", "--device", "abacus"], "no device 'abacus'"),
-        (["run", "table1", "--seeds-per-process", "2"], "5 seeds do not make whole stacks of 2"),
+        (["run", "table1", "--seeds-per-process", "2"], "5 seeds cannot be divided into groups of 2"),
         (["run", "table1", "--workers", "0"], "--workers must be at least 1"),
         (["run", "table1", "--device", "abacus"], "no device 'abacus'"),
         (
             ["run", "../escape", "--algorithms", "td", "--datasets", "cartpole-replay"],
-            "no name for an experiment",
+            "cannot name an experiment",
         ),
         (["run", "nowhere.toml"], "cannot read nowhere.toml"),
         (["table", "table1"], "no finished runs of table1"),
         (["figure", "nothing"], "no experiment 'nothing'"),
         (["figure", "table1", "--columns", "0"], "--columns must be at least 1"),
-        (["table", "table1", "--aggregate", "final"], "no protocol 'final'; did you mean 'final-N'"),
+        (["table", "table1", "--aggregate", "final"], "no aggregate 'final'; did you mean 'final-N'"),
         (["table", "table1", "--rows", "dataset", "--columns", "dataset"], "cannot both be dataset"),
         (["table", "table1", "--kind", "statistics", "--metric", "return"], "statistics table is of scores"),
         (["explain", "table1", "cartpole-replay", "dqn"], "no finished runs of table1"),
@@ -72,15 +72,15 @@ def test_help_is_quick_and_does_not_import_torch():
         (["run", "table1", "--version", "v2"], "--version is of table2 alone, not of table1"),
         (["run", "table1", "--device", "tpu"], "no device 'tpu'; there are: cpu, cuda"),
         (["algorithms", "dqn@batch_size=abc"], "cannot set batch_size=abc: it is a whole number"),
-        (["algorithms", "dqn@kfac.damping=1@kfac=none"], "kfac.damping=1 is of what kfac=none switches off"),
-        (["ship", "nosuch"], "no experiment 'nosuch'"),
+        (["algorithms", "dqn@kfac.damping=1@kfac=none"], "kfac.damping has no effect with kfac=none"),
+        (["export", "nosuch"], "no experiment 'nosuch'"),
         (["datasets", "build", "hopper-medium-v2"], "is not built but fetched"),
         (["run", "table1", "--dry-run", "--workers", "0"], "--workers must be at least 1"),
         (["run", "table1", "--address", "auto"], "--address is of --engine ray, not of local"),
         (["run", "table1", "--slurm", "time=5"], "--slurm is of --engine slurm, not of local"),
         (["run", "table1", "--engine", "slurm", "--slurm", "time"], "--slurm takes name=value, not 'time'"),
-        (["ship", "table1"], "no finished runs of table1"),
-        (["evaluate", "nowhere"], "nowhere holds no checkpoint"),
+        (["export", "table1"], "no finished runs of table1"),
+        (["evaluate", "nowhere"], "there is no checkpoint in nowhere"),
         (["bench", "--rounds", "0"], "--rounds must be at least 1"),
         (["bench", "--seconds", "-1"], "--seconds must be more than 0"),
         (
@@ -155,6 +155,7 @@ def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, quick_recipe)
         ("dqn@hidden_dims=16x16@batch_size=32",),
         seeds=2,
         protocol=Protocol(steps=20, evaluate_every=10, evaluate_episodes=2, seeds_per_process=2),
+        table=BUILT_IN["quickstart"].table,
     )
     monkeypatch.setitem(BUILT_IN, "quickstart", small)
     monkeypatch.setitem(discrete.RECIPES, "-small", quick_recipe)
@@ -193,7 +194,7 @@ def test_from_build_to_table(home, monkeypatch, capsys, quick_recipe):
         *(f"study-{kind}.{form}" for kind in ("updates", "profiles") for form in ("png", "pdf")),
         "report.html",
     }
-    assert main(["ship", "study"]) == 0
+    assert main(["export", "study"]) == 0
     assert (home / "results/study.runs.csv").exists()
     (folder / "dqn@hidden_dims=16x16@batch_size=32@learning_rate=0.01/seed-0/run.json").unlink()
     (home / "results/study.runs.csv").unlink()

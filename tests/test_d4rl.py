@@ -1,6 +1,7 @@
 """D4RL's names and layouts, and the rule for episode boundaries."""
 
 import time
+
 import h5py
 import numpy as np
 import pytest

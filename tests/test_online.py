@@ -16,6 +16,7 @@ from test_survival import finish, start, wait_for_status
 from offline_gntd.algorithms import preset
 from offline_gntd.analysis import pairwise, render
 from offline_gntd.analysis.selection import select
+from offline_gntd.analysis.values import default_measure
 from offline_gntd.cli import main
 from offline_gntd.collection.online import ReplayBuffer
 from offline_gntd.evaluation import task_of
@@ -23,7 +24,6 @@ from offline_gntd.experiments import definitions
 from offline_gntd.experiments.batches import batches_of
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.run import Run, Stopped
-from offline_gntd.experiments.sources import sources_of
 
 SMALL = "@batch_size=32@hidden_dims=8@policy_freq=2@random_steps=20@buffer_size=200"
 
@@ -38,7 +38,7 @@ def online(seeds=(0, 1), **settings):
     config = dataclasses.replace(made.config, **settings)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     agent = config.agent(task_of("Hopper-v5"), generators)
-    return batches_of(sources_of(made), config, seeds, generators), agent
+    return batches_of(made.sources(), config, seeds, generators), agent
 
 
 def test_random_steps_come_first_and_give_no_batch():
@@ -149,7 +149,7 @@ def test_a_stored_policy_is_scored_again(capsys):
         (["--datasets", "some/hopper.hdf5"], "not from 'some/hopper.hdf5'"),
         (["--datasets", "CartPole-v1"], "is for continuous actions"),
         (["--datasets", "Pendulum-v1"], "takes actions from -2 to 2"),
-        (["--algorithms", "td3_bc"], "HalfCheetah-v4 is an environment, and td3_bc learns from a dataset"),
+        (["--algorithms", "td3_bc"], "HalfCheetah-v4 is an environment, and TD3BC learns from a dataset"),
         (["--set", "environments=0"], "environments must be positive"),
         (["--set", "policy_freq=0"], "policy_freq must be positive"),
     ],
@@ -162,7 +162,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
     assert not list(home.iterdir())
 
 
-def test_a_grid_from_run_to_ship(home, capsys):
+def test_a_grid_from_run_to_export(home, capsys):
     settings = ["--datasets", "Hopper-v5", "--seeds", "1", "--steps", "40", "--evaluate-every", "20"]
     changes = [word for setting in SMALL.split("@")[1:] for word in ("--set", setting)]
     command = ["run", "figure1", *settings, "--evaluate-episodes", "1", "--workers", "1", *changes]
@@ -175,7 +175,7 @@ def test_a_grid_from_run_to_ship(home, capsys):
     assert "40 batches, 1 seed" in capsys.readouterr().out
     assert main(["explain", "figure1", "Hopper-v5", f"pg_td{SMALL}"]) == 0
     assert "online" in capsys.readouterr().out
-    assert main(["ship", "figure1"]) == 0
+    assert main(["export", "figure1"]) == 0
     assert main(["table", "figure1"]) == 0
 
 
@@ -188,6 +188,7 @@ def made_up():
         built_in.algorithms,
         seeds=3,
         protocol=dataclasses.replace(built_in.protocol, steps=40, evaluate_every=10),
+        table=built_in.table,
     )
     definitions.store(experiment)
     for seed in range(3):
@@ -238,7 +239,7 @@ def test_figures_are_of_returns_by_batches_and_by_seconds():
     from offline_gntd.analysis import figures
 
     made_up()
-    drawn = figures.draw(select("figure1"), render.usual("figure1"), 2)
+    drawn = figures.draw(select("figure1"), default_measure(select("figure1").experiment), 2)
     assert {"updates", "seconds", "efficiency"} <= set(drawn)
     assert "profiles" not in drawn  # returns of two tasks have no common axis
     labels = [(axis.get_xlabel(), axis.get_ylabel()) for axis in drawn["updates"].axes]

@@ -1,24 +1,23 @@
-"""Results in run folders and in the shipped form, read together: what counts, and what is refused."""
+"""Results in run folders and in exported files, read together: what counts, and what is refused."""
 
 import pytest
 from fabricated import write_run
 
 from offline_gntd.analysis.selection import select
-from offline_gntd.cli import main
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import definitions, results
-from offline_gntd.experiments.definitions import Experiment, Protocol, store
+from offline_gntd.experiments import results
+from offline_gntd.experiments.definitions import Experiment, Protocol, find, store
 from offline_gntd.files import remove
 
 STUDY = Experiment("study", ("cartpole-replay",), ("dqn",), seeds=2, protocol=Protocol(steps=20))
 
 
 @pytest.fixture
-def shipped(home):
-    """Two runs, shipped; their folders are gone."""
+def exported(home):
+    """Two runs, exported; their folders are gone."""
     for seed in range(2):
         write_run(STUDY, "dqn", seed, [100.0, 200.0])
-    results.export(definitions.find("study"))
+    results.export(STUDY)
     remove(home / "results/study")
     return home / "results/study.runs.csv"
 
@@ -27,15 +26,14 @@ def returns(found):
     return found.evaluations.groupby("seed")["return"].last().to_dict()
 
 
-def test_a_run_here_takes_the_place_of_the_shipped_one(shipped):
+def test_a_run_folder_replaces_the_exported_run(exported):
     write_run(STUDY, "dqn", 1, [100.0, 300.0])
     found = results.read("study")
     assert returns(found) == {0: 200.0, 1: 300.0}
     assert len(found.runs) == 2
-    assert found.notes == ()
 
 
-def test_one_that_has_not_ended_does_not(shipped):
+def test_an_unfinished_run_folder_does_not_replace_it(exported):
     write_run(STUDY, "dqn", 1, [100.0, 300.0], status="running")
     found = results.read("study")
     finished = found.finished().set_index("seed")
@@ -45,12 +43,27 @@ def test_one_that_has_not_ended_does_not(shipped):
     assert len(found.evaluations) == 4
 
 
-def test_shipped_runs_of_another_protocol_are_left_out_and_that_is_said(shipped):
+def test_exported_runs_of_another_length_are_left_out_and_listed(exported):
     longer = Experiment("study", ("cartpole-replay",), ("dqn",), seeds=2, protocol=Protocol(steps=40))
+    store(longer)
     write_run(longer, "dqn", 0, [100.0, 400.0])
-    found = results.read("study")
+    found = select("study")
     assert returns(found) == {0: 400.0}
-    assert "another protocol" in found.notes[0]
+    assert [str(run) for run in found.missing] == ["cartpole-replay dqn seed 1"]
+    assert "have another protocol" in found.notes[0]
+
+
+def test_an_algorithm_with_its_own_number_of_steps_is_in_the_same_table(home):
+    store(STUDY)
+    store(Experiment("study", ("cartpole-replay",), ("gndqn",), seeds=2, protocol=Protocol(steps=10)))
+    both = Experiment(
+        "study", ("cartpole-replay",), ("dqn", "gndqn"), 2, Protocol(steps=20), algorithm_steps={"gndqn": 10}
+    )
+    assert find("study") == both
+    for seed in range(2):
+        write_run(STUDY, "dqn", seed, [100.0, 200.0])
+        write_run(both, "gndqn", seed, [100.0], protocol=vars(both.protocol_of("gndqn")))
+    assert not select("study").missing
 
 
 def test_a_run_that_failed_before_it_began_is_no_result(home):
@@ -59,12 +72,12 @@ def test_a_run_that_failed_before_it_began_is_no_result(home):
     (folder / "run.json").write_text('{"status": "failed", "error": "no data"}')
     assert results.read("study").runs.empty
     with pytest.raises(UserError, match="no finished runs of study"):
-        results.export(definitions.find("study"))
+        results.export(STUDY)
 
 
-def test_shipped_results_that_are_spoiled_are_named(shipped):
-    shipped.write_text(shipped.read_text().replace('""steps""', "steps"))
-    with pytest.raises(UserError, match="cannot read the shipped results of study"):
+def test_damaged_exported_results_are_named(exported):
+    exported.write_text(exported.read_text().replace('""steps""', "steps"))
+    with pytest.raises(UserError, match="cannot read the exported results of study"):
         results.read("study")
 
 
@@ -76,21 +89,6 @@ def test_a_run_whose_rows_do_not_fit_is_named(home):
         results.read("study")
 
 
-def test_runs_under_a_shipped_name_say_what_they_hide(shipped, small_dataset, capsys):
-    options = [
-        "--algorithms",
-        "dqn@hidden_dims=16x16@batch_size=32",
-        "--seeds",
-        "1",
-        "--steps",
-        "30",
-        "--workers",
-        "1",
-    ]
-    assert main(["run", "study", "--datasets", "cartpole-replay-small", *options]) == 0
-    assert "the shipped results of study follow another protocol" in capsys.readouterr().err
-
-
 def test_runs_that_all_diverged_at_once_are_said_to_have(home):
     store(STUDY)
     write_run(STUDY, "dqn", 0, [], status="diverged")
@@ -99,7 +97,7 @@ def test_runs_that_all_diverged_at_once_are_said_to_have(home):
         select("study")
 
 
-def test_what_is_run_under_a_shipped_name_adds_to_it(shipped):
+def test_runs_add_to_the_exported_experiment_of_their_name(exported):
     more = Experiment("study", ("cartpole-replay",), ("gndqn",), seeds=1, protocol=STUDY.protocol)
     store(more)
     write_run(more, "gndqn", 0, [100.0, 400.0])

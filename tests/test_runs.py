@@ -3,16 +3,20 @@
 import csv
 import json
 import math
+import random
 from dataclasses import replace
 
 import pytest
 import torch
 
+from offline_gntd import tensors
 from offline_gntd.algorithms import CATALOGUE
+from offline_gntd.algorithms.q_learning import QLearner, QLearning
 from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import provenance, stored_policy
+from offline_gntd.experiments import planning, provenance, stored_policy
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
+from offline_gntd.experiments.record import Record
 from offline_gntd.experiments.run import Run, Stopped
 
 PROTOCOL = Protocol(steps=100, evaluate_every=40, evaluate_episodes=2, seeds_per_process=2)
@@ -35,8 +39,9 @@ def without_timing(cell, seed):
         for name in ("scores.csv", "metrics.csv")
     )
     [checkpoint] = cell.folder(seed).glob("checkpoint-*.pt")
-    state = torch.load(checkpoint, weights_only=True)["state"]
-    return scores, metrics, {k: v.tolist() for k, v in state.items()}
+    state = tensors.load(checkpoint)["state"]
+    flat = {(part, k): v.tolist() for part, values in state.items() for k, v in values.items()}
+    return scores, metrics, flat
 
 
 def test_a_run_leaves_a_record_of_every_seed(small_dataset):
@@ -109,7 +114,7 @@ def test_a_checkpoint_of_another_torch_is_not_resumed_and_that_is_said(small_dat
     monkeypatch.setattr(provenance, "versions", lambda: now | {"torch": "an abacus"})
     Run(cell()).execute()
     assert json.loads((cell().folder(0) / "run.json").read_text())["resumed_at"] == []
-    assert f"begins anew: its checkpoint was made with torch {now['torch']}, not an abacus\n" in (
+    assert f"starts from scratch: its checkpoint has torch {now['torch']}, not an abacus\n" in (
         capsys.readouterr().err
     )
 
@@ -186,5 +191,120 @@ def test_a_stored_policy_of_other_settings_is_refused(small_dataset, monkeypatch
 
 
 def test_a_folder_without_a_checkpoint_is_said(home):
-    with pytest.raises(UserError, match="holds no checkpoint"):
+    with pytest.raises(UserError, match="there is no checkpoint in"):
         stored_policy.evaluate(home)
+
+
+LONGER = replace(PROTOCOL, steps=200)
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "gndqn", "gntd_plain"])
+def test_a_longer_run_continues_a_shorter_one_to_the_same_bits(small_dataset, algorithm):
+    Run(cell(algorithm)).execute()  # 100 steps, evaluated at 40, 80 and 100
+    Run(cell(algorithm, protocol=LONGER)).execute()
+    continued = [without_timing(cell(algorithm), seed) for seed in (0, 1)]
+    description = json.loads((cell(algorithm).folder(0) / "run.json").read_text())
+    assert description["resumed_at"] == [100]
+    assert description["protocol"]["steps"] == description["steps"] == 200
+    for seed in (0, 1):
+        Record(cell(algorithm).folder(seed)).clear()
+    Run(cell(algorithm, protocol=LONGER)).execute()
+    assert continued == [without_timing(cell(algorithm), seed) for seed in (0, 1)]
+    assert [row["step"] for row in continued[0][0]] == ["40", "80", "120", "160", "200"]
+
+
+def test_a_finished_run_is_continued_only_by_a_longer_one_with_the_same_versions(small_dataset, monkeypatch):
+    study = Experiment("study", ("cartpole-replay-small",), ("dqn" + FAST,), 2, PROTOCOL).canonical()
+    [short] = study.cells()
+    [longer] = replace(study, protocol=LONGER).cells()
+    [shorter] = replace(study, protocol=replace(PROTOCOL, steps=50)).cells()
+    sha256s = [source.sha256 for source in short.sources()]
+    Run(short).execute()
+    assert planning.state(short, sha256s) == "finished"
+    assert planning.state(longer, sha256s) == "missing"
+    assert planning.state(shorter, sha256s) == "stale"
+    monkeypatch.setattr(provenance, "versions", lambda: {"torch": "other"})
+    assert planning.state(longer, sha256s) == "stale"
+
+
+def flipped(path, bit):
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(small_dataset):
+    one = cell(seeds=(0,), protocol=replace(PROTOCOL, seeds_per_process=1))
+    Run(one).execute()
+    [checkpoint] = one.folder(0).glob("checkpoint-*.pt")
+    content, draws = checkpoint.read_bytes(), random.Random(0)
+    for _ in range(300):
+        flipped(checkpoint, draws.randrange(8 * len(content)))
+        with pytest.raises(tensors.Unreadable):
+            Record(one.folder(0)).load(100)
+        checkpoint.write_bytes(content)
+    assert Record(one.folder(0)).load(100)["step"] == 100
+
+
+def test_a_damaged_checkpoint_is_not_used_and_the_run_ends_with_the_same_bits(small_dataset, capsys):
+    Run(cell()).execute()
+    expected = [without_timing(cell(), seed) for seed in (0, 1)]
+    [checkpoint] = cell().folder(1).glob("checkpoint-*.pt")
+    flipped(checkpoint, 4000)
+    Run(cell()).execute()
+    assert "checkpoint 100 is not used" in capsys.readouterr().err
+    assert [without_timing(cell(), seed) for seed in (0, 1)] == expected
+
+
+@pytest.mark.parametrize("change", ["name", "shape", "step"])
+def test_a_checkpoint_of_another_agent_or_step_is_not_used(small_dataset, capsys, change):
+    Run(cell()).execute()
+    expected = [without_timing(cell(), seed) for seed in (0, 1)]
+    record = Record(cell().folder(0))
+    content = record.load(100)
+    agent = content["state"]["agent"]
+    name = next(name for name, tensor in agent.items() if tensor.dim())
+    if change == "name":
+        agent["other"] = agent.pop(name)
+    elif change == "shape":
+        agent[name] = agent[name][..., :-1]
+    else:
+        content["step"] = 40
+    tensors.save(cell().folder(0) / "checkpoint-100.pt", content)
+    Run(cell()).execute()
+    assert "checkpoint 100 is not used" in capsys.readouterr().err
+    assert [without_timing(cell(), seed) for seed in (0, 1)] == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (lambda agent, state: state | {"scale": agent.scale.clone()}, "returns a copy of 'scale'"),
+        (lambda agent, state: state | ({"late": agent.scale} if agent.updates else {}), "no tensor 'late'"),
+    ],
+    ids=["copy", "late"],
+)
+def test_state_that_cannot_be_restored_is_an_error_at_the_first_checkpoint(
+    small_dataset, monkeypatch, state, words
+):
+    whole, update = QLearner.state_dict, QLearner.update
+
+    def counted(self, batch):
+        self.updates = 1
+        self.scale += 1
+        return update(self, batch)
+
+    monkeypatch.setattr(QLearner, "scale", None, raising=False)
+    monkeypatch.setattr(QLearner, "updates", 0, raising=False)
+    monkeypatch.setattr(QLearner, "update", counted)
+    monkeypatch.setattr(QLearner, "state_dict", lambda self: state(self, whole(self)))
+    made = QLearning.agent
+
+    def with_scale(self, *arguments):
+        agent = made(self, *arguments)
+        agent.scale = torch.zeros(agent.seeds)
+        return agent
+
+    monkeypatch.setattr(QLearning, "agent", with_scale)
+    with pytest.raises(UserError, match=words):
+        Run(cell("dqn")).execute()

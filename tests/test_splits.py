@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from offline_gntd import tensors
 from offline_gntd.cli import main
 from offline_gntd.collection import builders, splits, training
 from offline_gntd.collection.builders import build_splits
@@ -347,7 +348,7 @@ def test_killed_and_resumed_the_data_is_the_same(quick, monkeypatch, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     folder = next((tmp_path / "killed").glob("datasets/trainings/*"))
-    steps = torch.load(folder / "checkpoint.pt", weights_only=True)["steps"]
+    steps = tensors.load(folder / "checkpoint.pt")["steps"]
     assert 200 < steps < 1_200  # it was learning
     sums = {}
     for place in ("killed", "whole"):
@@ -369,7 +370,7 @@ def test_a_damaged_training_is_said_and_not_trusted(quick):
     build_splits(["hopper-full-replay-local"], quick, quiet=True)
     folder = Training(HOPPER, QUICK, 0).folder
     (folder / "checkpoint.pt").write_bytes(b"no checkpoint")
-    with pytest.raises(UserError, match="is damaged; remove its folder"):
+    with pytest.raises(UserError, match="delete its folder and start again"):
         build_splits(["hopper-expert-local"], quick, quiet=True)
 
 

@@ -303,7 +303,7 @@ def test_commands(small, capsys):
         ["run", "theory", "--workers", "0"],
         ["table", "theory"],
         ["figure", "theory"],
-        ["ship", "theory"],
+        ["export", "theory"],
     ):
         assert main(arguments) == 2, arguments
         assert len(capsys.readouterr().err.splitlines()) == 1

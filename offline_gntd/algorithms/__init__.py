@@ -42,8 +42,12 @@ def catalogue() -> dict[str, Preset]:
 
 
 def configured(name: str, steps: int) -> Any:
-    """The settings a run of so many updates has."""
-    config = preset(name).config
+    """The settings of a preset in a run of this many updates."""
+    return fitted(preset(name).config, steps)
+
+
+def fitted(config: Any, steps: int) -> Any:
+    """Settings in a run of this many updates: some depend on its length, through `within`."""
     return config.within(steps) if hasattr(config, "within") else config
 
 
@@ -79,4 +83,4 @@ def _parse(name: str) -> tuple[str, Preset]:
     return base, Preset(label, config)
 
 
-__all__ = ["CATALOGUE", "Preset", "canonical_name", "catalogue", "configured", "preset"]
+__all__ = ["CATALOGUE", "Preset", "canonical_name", "catalogue", "configured", "fitted", "preset"]

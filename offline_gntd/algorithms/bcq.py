@@ -88,9 +88,15 @@ class BCQAgent(TwinCriticAgent):
         self.proposals = Tape(decoder, batch * config.candidates)
         self.target_actor = Target(actor, batch * config.candidates)
         self.target_critic = Target(critics, batch * config.candidates)
+        # fixed draws, so that the policy is deterministic; by their number
+        self.latents = {n: self._fixed_latents(n) for n in (config.candidates, config.acting_candidates)}
+
+    def _fixed_latents(self, count: int) -> Tensor:
+        generator = torch.Generator(self.device).manual_seed(ACTING_SEED)
+        return normal([generator], count, self.latent).clamp_(-LATENT_CLIP, LATENT_CLIP)  # [1, count, latent]
 
     def act(self, obs: Tensor) -> Tensor:
-        """The best of `acting_candidates` by Q₁. Their latents are fixed, so the policy is deterministic."""
+        """The best of `acting_candidates` by Q₁."""
         networks = self.actor.network, self.critic.network
         action, values = self._candidates(self.normalise(obs), self.config.acting_candidates, *networks)
         best = values[:, 0].argmax(-1)[..., None, None].expand(-1, -1, 1, action.shape[-1])
@@ -99,9 +105,7 @@ class BCQAgent(TwinCriticAgent):
     def _candidates(self, obs: Tensor, count: int, actor: MLP, critics: MLP) -> tuple[Tensor, Tensor]:
         """Actions [seeds, n, count, action_dim] and both critics' values [seeds, 2, n, count]."""
         shape = (*obs.shape[:2], count)
-        generator = torch.Generator(obs.device).manual_seed(ACTING_SEED)
-        latent = normal([generator], count, self.latent).clamp_(-LATENT_CLIP, LATENT_CLIP)
-        latent = latent.repeat(obs.shape[0], obs.shape[1], 1)
+        latent = self.latents[count].repeat(obs.shape[0], obs.shape[1], 1)
         obs = obs.repeat_interleave(count, dim=1)  # [seeds, n · count, obs_dim]
         action = self.decoder.network(torch.cat([obs, latent], -1)).tanh_()
         action = self._perturbed(action, actor(torch.cat([obs, action], -1)).tanh_())

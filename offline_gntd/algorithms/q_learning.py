@@ -99,10 +99,7 @@ class QLearner(Agent):
         return {"loss": residual.square(), "value": value}
 
     def measure(self, transitions: Sequence[Transitions]) -> dict[str, Tensor]:
-        """TD errors over all rows of each seed's dataset."""
-        rows = max(len(each.obs) for each in transitions)
-        errors = td_errors(transitions, self._values, self.config.discount, max_rows=rows, chunk=4096)
-        return errors | self.critic.diagnostics()
+        return td_errors(transitions, self._values, self.config.discount) | self.critic.diagnostics()
 
     def _values(self, part: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         online, target = self.critic.network, self.target.network

@@ -12,6 +12,7 @@ from offline_gntd.configuration import digest, hashed_fields
 from offline_gntd.datasets.names import SEED, results_name
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.experiments.lock import Lock
+from offline_gntd.experiments.sources import Source, is_online, sources_of
 from offline_gntd.files import home, read_json, write_json
 
 
@@ -179,8 +180,11 @@ class Cell:
 
     @property
     def online(self) -> bool:
-        """Whether its source is an environment, in which it collects its own batches."""
-        return getattr(self.config, "online", False)
+        return is_online(self.config)
+
+    def sources(self) -> tuple[Source, ...]:
+        """What it learns from, one per seed; raises DatasetNotFound if the data is not on this machine."""
+        return sources_of(self.source, self.config, self.seeds)
 
     @property
     def config_hash(self) -> str:

@@ -20,7 +20,7 @@ from offline_gntd.experiments import planning, trackers
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.lock import Held, Lock
 from offline_gntd.experiments.record import LOG, Record, read_description
-from offline_gntd.experiments.sources import Source, sources_of
+from offline_gntd.experiments.sources import Source
 from offline_gntd.files import Unwritable, home
 
 REPORT_SECONDS = 0.5  # between two words on how far a run is
@@ -96,7 +96,7 @@ def _run(
     from offline_gntd.processes import prepare
 
     prepare()
-    sources = sources_of(cell) if sources is None else sources
+    sources = cell.sources() if sources is None else sources
     if planning.state(cell, [source.sha256 for source in sources]) == "finished":
         return Ending(cell, "finished")
     run = Run(cell, options.device, sources)

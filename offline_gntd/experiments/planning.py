@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offline_gntd.datasets import DatasetNotFound
-from offline_gntd.experiments import compatibility, provenance, results
+from offline_gntd.experiments import provenance, results
 from offline_gntd.experiments.definitions import Cell, Experiment
 from offline_gntd.experiments.record import FINISHED, Record, read_description
-from offline_gntd.experiments.sources import Source, sources_of
+from offline_gntd.experiments.sources import Source, check_compatible
 
 
 @dataclass
@@ -26,7 +26,7 @@ def plan(experiment: Experiment, rerun_stale: bool = False) -> Plan:
     cells, sources, absent = experiment.cells(), {}, {}
     for cell in {(cell.source, cell.online, cell.seeds): cell for cell in cells}.values():
         try:
-            sources[cell.source, cell.seeds] = sources_of(cell)
+            sources[cell.source, cell.seeds] = cell.sources()
         except DatasetNotFound as error:
             absent[cell.source] = error  # of the highest seeds
     exported = results.read_exported(experiment.name)
@@ -42,7 +42,7 @@ def plan(experiment: Experiment, rerun_stale: bool = False) -> Plan:
         else:
             made.todo.append(cell)
             if here:
-                compatibility.check(cell, here[0])
+                check_compatible(cell.config, here[0])
             else:
                 made.missing[cell.source] = absent[cell.source]
     return made
@@ -86,7 +86,7 @@ def _steps(run: dict[str, Any]) -> int:
 def finished(cell: Cell) -> bool:
     """Whether a cell's runs are at their end, with the data as it is now."""
     try:
-        return state(cell, [source.sha256 for source in sources_of(cell)]) == "finished"
+        return state(cell, [source.sha256 for source in cell.sources()]) == "finished"
     except DatasetNotFound:
         return False
 

@@ -23,7 +23,7 @@ from offline_gntd.evaluation import Evaluator
 from offline_gntd.experiments import provenance
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.record import Record, read_description
-from offline_gntd.experiments.sources import Source, is_family, sources_of
+from offline_gntd.experiments.sources import Source, is_family
 from offline_gntd.experiments.training import Training
 from offline_gntd.tensors import Unreadable
 
@@ -42,7 +42,7 @@ class Stopped(Exception):
 class Run:
     def __init__(self, cell: Cell, device: str = "cpu", sources: tuple[Source, ...] | None = None):
         self.cell, self.device = cell, device
-        self.sources = sources_of(cell) if sources is None else sources  # one per seed
+        self.sources = cell.sources() if sources is None else sources  # one per seed
         self.training = Training(cell.config, self.sources, cell.seeds, device)
         self.task = self.training.task
         self.evaluator = Evaluator(self.task, cell.seeds, cell.protocol.evaluate_episodes)

@@ -1,16 +1,20 @@
-"""What a cell learns from: a dataset per seed or, for an online algorithm, an environment."""
+"""What a run learns from: a dataset per seed or, for an online algorithm, an environment."""
 
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import gymnasium
+import numpy as np
 
+from offline_gntd.algorithms.preset import check_actions
 from offline_gntd.datasets import Dataset, DatasetNotFound, OnlineEnv, built_datasets, load
-from offline_gntd.datasets.names import SEED
+from offline_gntd.datasets.names import SEED, results_name
 from offline_gntd.errors import UserError
-from offline_gntd.evaluation import task_of
-from offline_gntd.experiments.definitions import Cell
+from offline_gntd.evaluation import make, task_of
 
 Source = Dataset | OnlineEnv
+TOLERANCE = 1e-3  # by which stored actions may exceed [−1, 1]: float32 and tanh round
 
 
 def is_family(source: str) -> bool:
@@ -23,34 +27,39 @@ def member_of(source: str, seed: int) -> str:
     return built_datasets.member(source, seed).replace(SEED, str(seed))
 
 
-def sources_of(cell: Cell) -> tuple[Source, ...]:
+def is_online(config: Any) -> bool:
+    """Whether an algorithm learns in an environment and needs no dataset."""
+    return getattr(config, "online", False)
+
+
+def sources_of(source: str, config: Any, seeds: Sequence[int]) -> tuple[Source, ...]:
     """One source per seed; the same object where seeds share their data.
 
-    Raises DatasetNotFound if data with a known name is not here, and UserError if the name is wrong.
+    source  the name or path of a dataset or of a family; the id of an environment if the algorithm is online
+
+    Raises DatasetNotFound if a known dataset is not on this machine, and UserError for an unknown name.
     """
-    if cell.online:
-        return (_online_env(cell),) * len(cell.seeds)
-    if not is_family(cell.source):
-        return (_dataset(cell, cell.source),) * len(cell.seeds)
+    if is_online(config):
+        return (_online_env(source, config),) * len(seeds)
+    if not is_family(source):
+        return (_dataset(source, config),) * len(seeds)
     try:
-        sources = tuple(_dataset(cell, member_of(cell.source, seed)) for seed in cell.seeds)
+        sources = tuple(_dataset(member_of(source, seed), config) for seed in seeds)
     except DatasetNotFound as error:
-        if cell.source not in built_datasets.FAMILIES:
+        if source not in built_datasets.FAMILIES:
             raise
-        command = f"offline-gntd datasets build {cell.source} --seeds {max(cell.seeds) + 1}"
-        raise DatasetNotFound(
-            f"{cell.source} is not built for every seed; build it with: {command}"
-        ) from error
-    for source in sources[1:]:
-        if source.task != sources[0].task:
+        command = f"offline-gntd datasets build {source} --seeds {max(seeds) + 1}"
+        raise DatasetNotFound(f"{source} is not built for every seed; build it with: {command}") from error
+    for other in sources[1:]:
+        if other.task != sources[0].task:
             raise UserError(
                 f"the datasets of a family must have one task: {sources[0].name} is of "
-                f"{sources[0].task.env_id}, {source.name} of {source.task.env_id}"
+                f"{sources[0].task.env_id}, {other.name} of {other.task.env_id}"
             )
     return sources
 
 
-def _dataset(cell: Cell, name: str) -> Dataset:
+def _dataset(name: str, config: Any) -> Dataset:
     try:
         return load(name)
     except DatasetNotFound:
@@ -59,17 +68,18 @@ def _dataset(cell: Cell, name: str) -> Dataset:
         if _why_no_environment(name):
             raise
         raise UserError(
-            f"{name} is an environment, and {cell.algorithm} learns from a dataset; "
+            f"{name} is an environment, and {type(config).__name__} learns from a dataset; "
             "see: offline-gntd datasets list"
         ) from error
 
 
-def _online_env(cell: Cell) -> OnlineEnv:
-    if reason := _why_no_environment(cell.source):
+def _online_env(source: str, config: Any) -> OnlineEnv:
+    if reason := _why_no_environment(source):
         raise UserError(
-            f"{cell.algorithm} learns in an environment such as Hopper-v5, not from {cell.source!r}: {reason}"
+            f"{type(config).__name__} learns in an environment such as Hopper-v4, not from {source!r}: "
+            f"{reason}"
         )
-    return OnlineEnv(name=cell.dataset, task=task_of(cell.source), origin="online", source=cell.source)
+    return OnlineEnv(name=results_name(source), task=task_of(source), origin="online", source=source)
 
 
 def _why_no_environment(name: str) -> str:
@@ -81,3 +91,27 @@ def _why_no_environment(name: str) -> str:
     except (gymnasium.error.Error, ImportError) as error:
         return str(error).splitlines()[0]
     return ""
+
+
+def check_compatible(config: Any, source: Source) -> None:
+    """Raise UserError unless the algorithm can learn from the source: the actions must be of its kind and,
+    if continuous, in the policies' range [−1, 1]."""
+    check_actions(config, source.task)
+    if source.task.discrete:
+        return
+    environment = make(source.task.env_id, **source.task.env_options)
+    space = environment.action_space
+    environment.close()
+    assert isinstance(space, gymnasium.spaces.Box)  # a continuous task has no other
+    if np.abs(space.high - 1).max() + np.abs(space.low + 1).max() > 0:
+        raise UserError(
+            f"{source.task.env_id} takes actions from {np.min(space.low):g} to {np.max(space.high):g}; "
+            "the algorithms for continuous actions act from −1 to 1"
+        )
+    if isinstance(source, Dataset):
+        largest = float(source.transitions.action.abs().max())
+        if largest > 1 + TOLERANCE:
+            raise UserError(
+                f"the actions of {source.name} reach {largest:g}, beyond the range of {source.task.env_id}, "
+                f"−1 to 1; see: offline-gntd datasets check {source.source}"
+            )

@@ -27,7 +27,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.job import Ending, Options, Progress, attempt, died
 from offline_gntd.experiments.lock import Held, Lock
-from offline_gntd.experiments.sources import Source, sources_of
+from offline_gntd.experiments.sources import Source
 from offline_gntd.files import home, remove, write_bytes
 
 STOP_SECONDS = 1.0  # between two looks at whether to stop
@@ -116,7 +116,7 @@ class Ray:
 
     def _ship(self, cell: Cell) -> list[ray.ObjectRef]:
         """The cell's sources, one per seed; each is put into Ray's store once."""
-        return [self._put(source) for source in sources_of(cell)]
+        return [self._put(source) for source in cell.sources()]
 
     def _put(self, source: Any) -> Any:
         key = (source.source, source.sha256)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from offline_gntd.algorithms import preset
 from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import compatibility
-from offline_gntd.experiments.definitions import Cell, Protocol
+from offline_gntd.experiments.sources import check_compatible
 
 
 def hopper(actions=0.5, env="hopper", obs_dim=11, action_dim=3):
@@ -23,25 +23,25 @@ def hopper(actions=0.5, env="hopper", obs_dim=11, action_dim=3):
     )
 
 
-def cell(algorithm):
-    return Cell("study", "hopper", algorithm, (0,), Protocol())
+def check(algorithm, dataset):
+    check_compatible(preset(algorithm).config, dataset)
 
 
 def test_a_sound_dataset_passes():
-    compatibility.check(cell("td3_bc"), hopper())
-    compatibility.check(cell("td3_bc"), hopper(actions=1.0))
+    check("td3_bc", hopper())
+    check("td3_bc", hopper(actions=1.0))
 
 
 def test_the_wrong_kind_of_actions():
     with pytest.raises(UserError, match="discrete"):
-        compatibility.check(cell("dqn"), hopper())
+        check("dqn", hopper())
 
 
 def test_actions_beyond_the_environment_s_range():
     with pytest.raises(UserError, match=r"reach 1\.5, beyond the range of Hopper-v4"):
-        compatibility.check(cell("td3_bc"), hopper(actions=1.5))
+        check("td3_bc", hopper(actions=1.5))
 
 
 def test_an_environment_of_another_range():
     with pytest.raises(UserError, match="Pendulum-v1 takes actions from -2 to 2"):
-        compatibility.check(cell("bc"), hopper(env="Pendulum-v1", obs_dim=3, action_dim=1))
+        check("bc", hopper(env="Pendulum-v1", obs_dim=3, action_dim=1))

@@ -1,0 +1,131 @@
+"""The Python API: train, evaluate, save, load, export."""
+
+import csv
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from offline_gntd import TrainedAgent, evaluate, load, train
+from offline_gntd.algorithms.q_learning import QLearning
+from offline_gntd.cli import main
+from offline_gntd.errors import UserError
+
+FAST = "@hidden_dims=16x16@batch_size=32"
+EXPORTED = ["bc", "gntd3_bc", "bcq", "cql", "pg_gntd"]  # one of every kind of policy
+
+
+def trained(algorithm="gndqn" + FAST, steps=60, **options):
+    options = {"evaluate_every": 25, "evaluate_episodes": 2, "progress": False} | options
+    return train(algorithm, "cartpole-replay-small", steps, **options)
+
+
+def test_training_from_python_gives_the_scores_of_the_command_line(small_dataset, home):
+    command = ["run", "study", "--algorithms", "gndqn" + FAST, "--datasets", "cartpole-replay-small"]
+    command += ["--seeds", "2", "--steps", "60", "--evaluate-every", "25", "--evaluate-episodes", "2"]
+    assert main([*command, "--workers", "1"]) == 0
+    agents = [trained(seed=0), trained(seed=1)]
+    for seed, agent in enumerate(agents):
+        path = home / f"results/study/cartpole-replay-small/gndqn{FAST}/seed-{seed}/scores.csv"
+        with path.open() as file:
+            logged = [(int(row["step"]), float(row["score"])) for row in csv.DictReader(file)]
+        assert [(made.step, made.score) for made in agent.evaluations] == logged
+        assert evaluate(agent, episodes=2).score == logged[-1][1]
+    assert logged[-1][0] == 60
+
+
+def test_a_settings_object_a_dataset_and_several_seeds(small_dataset):
+    dataset = load("cartpole-replay-small")
+    seen = []
+    agents = train(
+        QLearning(hidden_dims=(16, 16), batch_size=32),
+        dataset,
+        steps=50,
+        seed=[3, 4],
+        evaluate_every=25,
+        evaluate_episodes=1,
+        progress=False,
+        callback=lambda agent, evaluation: seen.append((agent.seed, agent.step, evaluation.step)),
+    )
+    assert [agent.seed for agent in agents] == [3, 4]
+    assert seen == [(3, 25, 25), (4, 25, 25), (3, 50, 50), (4, 50, 50)]
+
+
+def test_the_number_of_threads_is_restored(small_dataset):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    trained(evaluate_every=None)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(threads)
+
+
+def test_a_saved_agent_acts_the_same(small_dataset, tmp_path):
+    agent = trained()
+    agent.save(tmp_path / "agent.pt")
+    again = TrainedAgent.load(tmp_path / "agent.pt")
+    obs = np.random.default_rng(0).normal(size=(20, 4))
+    assert again.config == agent.config
+    assert (again.act(obs) == agent.act(obs)).all()
+    assert again.act(obs[0]) == agent.act(obs)[0]
+    assert evaluate(again, 3).returns.tolist() == evaluate(agent, 3).returns.tolist()
+
+
+def continuous_agent(algorithm):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "observations": rng.normal(size=(200, 11)).astype(np.float32),
+        "actions": rng.uniform(-1, 1, size=(200, 3)).astype(np.float32),
+        "rewards": rng.normal(size=200).astype(np.float32),
+        "terminals": np.zeros(200, bool),
+        "timeouts": np.zeros(200, bool),
+    }
+    dataset = "Hopper-v4" if algorithm.startswith("pg_") else load(arrays, env="hopper")
+    return train(algorithm, dataset, steps=3, progress=False)
+
+
+@pytest.mark.parametrize("algorithm", ["gndqn" + FAST, *EXPORTED])
+def test_an_exported_policy_gives_the_same_actions(small_dataset, tmp_path, algorithm):
+    agent = trained(evaluate_every=None) if algorithm.startswith("gndqn") else continuous_agent(algorithm)
+    obs = np.random.default_rng(1).normal(size=(7, agent.task.obs_dim)).astype(np.float32)
+    agent.export(tmp_path / "policy.pt2")
+    program = torch.export.load(tmp_path / "policy.pt2").module()
+    np.testing.assert_allclose(program(torch.from_numpy(obs)).numpy(), agent.act(obs), atol=1e-5)
+    agent.export(tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    np.testing.assert_allclose(session.run(None, {"obs": obs})[0], agent.act(obs), atol=1e-5)
+
+
+def test_an_exported_policy_scores_the_same_in_the_environment(small_dataset, tmp_path):
+    agent = trained(steps=200, evaluate_every=None)
+    agent.export(tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    expected = evaluate(agent, 5)
+    agent.agent.act = lambda obs: torch.from_numpy(session.run(None, {"obs": obs[0].numpy()})[0])[None]
+    assert evaluate(agent, 5).returns.tolist() == expected.returns.tolist()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda path: trained("nosuch"), "no algorithm 'nosuch'"),
+        (lambda path: trained(steps=0), "steps must be at least 1"),
+        (lambda path: trained(evaluate_every=-1), "evaluate_every must be at least 1"),
+        (lambda path: trained(seed=[]), "seeds must be at least 1"),
+        (lambda path: trained("td3_bc"), "is for continuous actions"),
+        (lambda path: evaluate(trained(), 0), "episodes must be at least 1"),
+        (lambda path: trained().act([1, 2, 3]), r"obs must be \[4\] or \[n, 4\], not \[3\]"),
+        (lambda path: trained().export(path / "policy.txt"), r"ends in \.onnx or \.pt2"),
+        (lambda path: TrainedAgent.load(path / "none.pt"), "cannot read"),
+    ],
+)
+def test_mistakes_are_one_clear_error(small_dataset, tmp_path, call, words):
+    with pytest.raises(UserError, match=words):
+        call(tmp_path)
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, offline_gntd; assert 'torch' not in sys.modules; offline_gntd.train"
+    subprocess.run([sys.executable, "-c", code], check=True)
