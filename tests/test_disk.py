@@ -58,7 +58,7 @@ def assert_sound(disk):
             rows = bits.rows(path)
             assert all(None not in row.values() for row in rows)
         elif path.suffix == ".pt":
-            Record(path.parent).resume(int(path.stem.partition("-")[2]))
+            Record(path.parent).load(int(path.stem.partition("-")[2]))
 
 
 @pytest.mark.parametrize(
@@ -162,20 +162,18 @@ def test_run_on_rows_that_differ_from_their_sha256_is_not_done(small_dataset, mo
     rows = small_dataset.rows_file
     content = bytearray(rows.read_bytes())
     content[-40] ^= 1
+    stamp = json.loads((rows.parent / "dataset.json").read_text())["stamp"]
 
-    def damage():
-        """As a failing disk does: the size and times of the file stay the same."""
-        monkeypatch.setattr(
-            cache, "_stamp", lambda path: json.loads((rows.parent / "dataset.json").read_text())["stamp"]
-        )
+    def damage(progress=None):
         with rows.open("r+b") as file:  # in place, so that mapped pages change too
             file.write(content)
 
     if when == "before the run":
         damage()
-    ending = attempt(cell, Options(), lambda progress: damage() if when == "during the run" else None)
+    with monkeypatch.context() as patch:  # as when a disk fails: the size and times of the file stay the same
+        patch.setattr(cache, "_stamp", lambda path: stamp)
+        ending = attempt(cell, Options(), damage)
     assert ending.kind == "refused"
     assert "no longer match their sha256" in ending.error
     assert json.loads((cell.folder(0) / "run.json").read_text())["status"] == "failed"
-    monkeypatch.undo()
     assert attempt(cell, Options()).kind == "done"

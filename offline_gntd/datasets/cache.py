@@ -185,8 +185,8 @@ class Summary:
         if not finite.all():
             row = self.count + int(np.argmin(finite))
             raise UserError(
-                f"{self.name} contains NaN or infinite values, first in transition {row:,}; for a full report "
-                "run: offline-gntd datasets check"
+                f"{self.name} contains NaN or infinite values, first in transition {row:,}; for a full "
+                "report run: offline-gntd datasets check"
             )
         self.hash.update(rows.data)
         obs = rows[:, : self.obs_dim].astype(np.float64)

@@ -378,7 +378,8 @@ def _examine_minari(report: Report, folder: Path, task: Task) -> None:
 def _all_finite(report: Report, rows: np.ndarray) -> bool:
     wrong = ~np.isfinite(rows).all(axis=1)
     if wrong.any():
-        message = f"{int(wrong.sum()):,} transitions contain NaN or infinite values, first {int(np.argmax(wrong)):,}"
+        first = int(np.argmax(wrong))
+        message = f"{int(wrong.sum()):,} transitions contain NaN or infinite values, first {first:,}"
         report.add("error", "not-finite", message)
     return not wrong.any()
 

@@ -1,7 +1,7 @@
 """D4RL's layouts, v0 to v2, as transitions: the arrays of d4rl.qlearning_dataset, without its loop.
 
-Episode boundaries: next_obs is the observation of the next row. A row marked as a timeout has no next_obs and
-is left out, as is the last row. A terminal row is kept: its next_obs belongs to another episode and is unused.
+Episode boundaries: next_obs is the observation of the next row. A row marked as a timeout has no next_obs
+and is left out, as is the last row. A terminal row is kept: its next_obs is of another episode, and unused.
 """
 
 from collections.abc import Iterator, Mapping

@@ -67,8 +67,8 @@ class Dataset(DatasetInfo):
             with contextlib.suppress(OSError):
                 os.utime(self.rows_file)  # the next `load` verifies the file, and replaces it if damaged
         raise UserError(
-            f"the rows of {self.name} no longer match their sha256 {self.sha256[:12]}…: the cache file or the "
-            "memory is damaged. The next command verifies the cache and rebuilds it if it is damaged"
+            f"the rows of {self.name} no longer match their sha256 {self.sha256[:12]}…: the cache file or "
+            "the memory is damaged. The next command verifies the cache and rebuilds it if it is damaged"
         )
 
     def __len__(self) -> int:

@@ -100,7 +100,7 @@ def _checked_arrays(file: Any, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _links(file: Any, path: Path) -> list[str]:
-    """The names of all arrays and soft links. No link may lead to another file, so no soft link can either."""
+    """The names of all arrays and soft links. Raises UserError for a link to another file."""
     import h5py
 
     names: list[str] = []

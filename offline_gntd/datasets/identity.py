@@ -42,7 +42,7 @@ class Identity:
 
 
 def identify(path: Path, env: str | None = None, episode_limit: int | None = None) -> Identity:
-    """A file's identity: by its sha256, by its task attribute, by its name, else by `env`; never by shapes."""
+    """A file's identity: by its sha256, its task attribute, its name, or `env`; never by shapes."""
     check_limit(episode_limit)
     sha256 = sha256_of(path)
     entry = catalogue.by_sha256(sha256)
