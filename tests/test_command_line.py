@@ -148,7 +148,7 @@ def test_an_interrupted_command_says_so_and_exits_as_a_shell_expects(monkeypatch
     assert capsys.readouterr().err == "offline-gntd: interrupted\n"
 
 
-def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, quick_recipe):
+def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, quick_settings):
     small = Experiment(
         "quickstart",
         ("cartpole-replay-small",),
@@ -158,14 +158,14 @@ def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, quick_recipe)
         table=BUILT_IN["quickstart"].table,
     )
     monkeypatch.setitem(BUILT_IN, "quickstart", small)
-    monkeypatch.setitem(discrete.RECIPES, "-small", quick_recipe)
+    monkeypatch.setitem(discrete.DEFAULTS, "-small", quick_settings)
     assert main(["quickstart"]) == 0
     assert "| cartpole-replay-small | DQN hidden_dims=16x16 batch_size=32 |" in capsys.readouterr().out
     assert (home / "analysis/quickstart-updates.png").stat().st_size > 5_000
 
 
-def test_from_build_to_table(home, monkeypatch, capsys, quick_recipe):
-    monkeypatch.setitem(discrete.RECIPES, "-small", quick_recipe)
+def test_from_build_to_table(home, monkeypatch, capsys, quick_settings):
+    monkeypatch.setitem(discrete.DEFAULTS, "-small", quick_settings)
     assert main(["datasets", "build", "cartpole-replay-small", "--seeds", "1", "--transitions", "300"]) == 0
     assert main(["datasets", "show", "cartpole-replay-small"]) == 0
     card = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Minari datasets: any that is here is read, ours are written, and D4RL's files pass through without loss."""
+"""Reading and writing Minari datasets, and lossless conversion of D4RL files."""
 
 import json
 import sys
@@ -54,7 +54,7 @@ def stored(identifier: str, env_id: str, **options) -> list[EpisodeBuffer]:
     return buffers
 
 
-def test_a_continuous_set_of_someone_elses(capsys):
+def test_continuous_dataset(capsys):
     buffers = stored("mujoco/hopper/medium-v0", "Hopper-v5")
     dataset = load("mujoco/hopper/medium-v0")
     assert (dataset.name, dataset.origin, dataset.version) == ("mujoco-hopper-medium-v0", "minari", "v0")
@@ -99,7 +99,7 @@ def end_inside(buffers):
         (end_inside, "end-inside", 1),
     ],
 )
-def test_what_is_wrong_with_a_set_is_named(harm, what, exit_code):
+def test_fault_is_reported(harm, what, exit_code):
     buffers = collect("Hopper-v5")
     harm(buffers)
     minari.create_dataset_from_buffers("mine/harmed-v0", buffers, env="Hopper-v5", data_format="hdf5")
@@ -108,7 +108,7 @@ def test_what_is_wrong_with_a_set_is_named(harm, what, exit_code):
     assert report.exit_code == exit_code
 
 
-def test_discrete_actions_that_are_none_are_named():
+def test_illegal_discrete_actions_are_reported():
     buffers = collect("CartPole-v1")
     buffers[0].actions[2] = 7
     minari.create_dataset_from_buffers("mine/harmed-v0", buffers, env="CartPole-v1", data_format="hdf5")
@@ -116,7 +116,7 @@ def test_discrete_actions_that_are_none_are_named():
     assert "1 actions are not whole numbers from 0 to 1" in {f.message for f in report.findings}
 
 
-def test_a_discrete_set_with_references_of_its_own():
+def test_reference_scores_of_the_dataset_are_used():
     buffers = stored("mine/cartpole-v3", "CartPole-v1", ref_min_score=20.0, ref_max_score=500.0)
     dataset = load("mine/cartpole-v3")
     assert (dataset.task.reference_min, dataset.task.reference_max) == (20.0, 500.0)
@@ -125,7 +125,7 @@ def test_a_discrete_set_with_references_of_its_own():
     assert dataset.version == "v3"
 
 
-def test_other_spaces_are_laid_out_as_the_environment_is():
+def test_observations_are_flattened_like_the_environment():
     options = {"observation_space": gymnasium.spaces.Discrete(16)}
     stored("mine/lake-v0", "FrozenLake-v1", **options)
     dataset = load("mine/lake-v0")
@@ -135,7 +135,7 @@ def test_other_spaces_are_laid_out_as_the_environment_is():
     np.testing.assert_array_equal(dataset.transitions.obs[0].numpy(), first)
 
 
-def test_a_set_is_read_again_when_it_has_changed(capsys):
+def test_changed_dataset_is_read_again(capsys):
     stored("mine/cartpole-v0", "CartPole-v1")
     before = load("mine/cartpole-v0")
     minari.load_dataset("mine/cartpole-v0").update_dataset_from_buffer(
@@ -155,7 +155,7 @@ def test_a_set_is_read_again_when_it_has_changed(capsys):
     assert "another source" in capsys.readouterr().err
 
 
-def test_observations_that_do_not_fit_the_steps_are_refused(tmp_path):
+def test_wrong_number_of_observations_is_refused(tmp_path):
     buffers = collect("CartPole-v1")
     buffers[0].observations.pop()
     minari.create_dataset_from_buffers("mine/short-v0", buffers, env="CartPole-v1", data_format="hdf5")
@@ -252,7 +252,7 @@ def test_damaged_dataset_is_one_line(tmp_path, harm, capsys):
 
 @pytest.mark.parametrize("ends", AWKWARD.values(), ids=AWKWARD)
 @pytest.mark.parametrize("layout", ["v0", "v0-old", "v1-replay", "v2"])
-def test_a_d4rl_file_passes_through_minari_without_loss(tmp_path, layout, ends):
+def test_d4rl_file_survives_conversion_to_minari(tmp_path, layout, ends):
     data = arrays(layout, ends=ends)
     assert_round_trip(write(tmp_path / "hopper_medium.hdf5", data))
 
@@ -278,12 +278,12 @@ def assert_round_trip(path):
         assert episode.terminations[-1] or episode.truncations[-1]
 
 
-def test_genuine_excerpts_pass_through_minari_without_loss(shared):
+def test_d4rl_excerpts_survive_conversion_to_minari(shared):
     for file in sorted((shared / "d4rl" / "excerpts").glob("*.hdf5")):
         assert_round_trip(file)
 
 
-def test_a_minari_set_passes_through_d4rls_layout(tmp_path):
+def test_minari_dataset_as_d4rl_file(tmp_path):
     buffers = stored("mujoco/hopper/medium-v0", "Hopper-v5")
     path = convert("mujoco/hopper/medium-v0", "d4rl")
     data = read(path)
@@ -298,7 +298,7 @@ def test_a_minari_set_passes_through_d4rls_layout(tmp_path):
     )
 
 
-def test_converting_does_not_overwrite(tmp_path, capsys):
+def test_convert_does_not_overwrite(tmp_path, capsys):
     path = str(write(tmp_path / "hopper_x.hdf5", arrays()))
     assert main(["datasets", "convert", path, "--format", "minari"]) == 0
     assert capsys.readouterr().out.strip() == "d4rl-files/hopper_x-v0"
@@ -308,13 +308,13 @@ def test_converting_does_not_overwrite(tmp_path, capsys):
     assert main(["datasets", "convert", path, "--format", "d4rl"]) == 2
 
 
-def test_v0_v2_and_minari_are_never_mistaken_for_one_another(tmp_path):
+def test_minari_dataset_does_not_answer_to_a_d4rl_name(tmp_path):
     stored("hopper-medium-v2", "Hopper-v5")  # a Minari set under D4RL's name
     with pytest.raises(UserError, match="datasets fetch hopper-medium-v2"):
         load("hopper-medium-v2")
 
 
-def test_a_built_set_is_a_minari_set_of_ours(monkeypatch):
+def test_built_dataset_is_stored_as_minari(monkeypatch):
     from offline_gntd.datasets import built_datasets
 
     rng = np.random.default_rng(0)
@@ -331,7 +331,7 @@ def test_a_built_set_is_a_minari_set_of_ours(monkeypatch):
     assert metadata["dataset_id"] == "cartpole-replay-s0-v0"
 
 
-def test_offline_a_remote_set_is_one_clear_line(monkeypatch):
+def test_offline_error_is_one_line(monkeypatch):
     from offline_gntd.datasets import exchange
 
     monkeypatch.setattr(exchange, "REMOTES", {"hf": "http://127.0.0.1:9"})
@@ -339,7 +339,7 @@ def test_offline_a_remote_set_is_one_clear_line(monkeypatch):
         fetch("mujoco/hopper/medium-v0")
 
 
-def test_actions_are_clipped_to_what_the_environment_takes(capfd):
+def test_actions_are_clipped(capfd):
     import torch
 
     task = load(arrays("v2", "halfcheetah"), env="halfcheetah").task

@@ -128,7 +128,8 @@ def task_stored_in(path: Path) -> Task | None:
         task = Task(**_attribute(path, TASK_ATTRIBUTE))
     except TypeError:
         return None
-    if not isinstance(task.obs_dim, int) or not isinstance(task.env_id, str):
+    values: dict[str, Any] = vars(task)  # as stored: of any type
+    if not isinstance(values["obs_dim"], int) or not isinstance(values["env_id"], str):
         return None
     return dataclasses.replace(task, env_id=without_import(task.env_id, str(path)))
 

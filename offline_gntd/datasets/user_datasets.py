@@ -44,8 +44,13 @@ def task_of(name: str) -> tuple[Task, int | None]:
     task, limit = task_named(source.env_id)
     if source.reference_min is None or source.reference_max is None:
         return task, limit
-    references = {"reference_min": source.reference_min, "reference_max": source.reference_max}
-    return dataclasses.replace(task, **references, reference_source="the file it is imported from"), limit
+    task = dataclasses.replace(
+        task,
+        reference_min=source.reference_min,
+        reference_max=source.reference_max,
+        reference_source="the file it is imported from",
+    )
+    return task, limit
 
 
 def recording(name: str) -> Recording:
