@@ -78,7 +78,7 @@ def describe(dataset: Dataset) -> str:
         f"returns       mean {returns.mean():.1f}, median {np.median(returns):.1f}, "
         f"from {returns.min():.1f} to {returns.max():.1f}; mean score {task.score(returns.mean()):.1f}",
         f"episodes      mean length {lengths.mean():.1f}, longest {lengths.max()}; "
-        f"{terminated:,} terminal transitions, {truncated:,} truncated by the time limit",
+        f"{terminated:,} terminal transitions, {truncated:,} truncated",
         *(f"known issue   {note}" for note in dataset.notes),
         "",
         "return histogram (episodes)",
