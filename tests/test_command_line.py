@@ -74,7 +74,7 @@ def test_help_is_quick_and_does_not_import_torch():
         (["algorithms", "dqn@batch_size=abc"], "cannot set batch_size=abc: it is a whole number"),
         (["algorithms", "dqn@kfac.damping=1@kfac=none"], "kfac.damping has no effect with kfac=none"),
         (["export", "nosuch"], "no experiment 'nosuch'"),
-        (["datasets", "build", "hopper-medium-v2"], "is not built but fetched"),
+        (["datasets", "build", "hopper-medium-v2"], "cannot be built; download it"),
         (["run", "table1", "--dry-run", "--workers", "0"], "--workers must be at least 1"),
         (["run", "table1", "--address", "auto"], "--address is of --engine ray, not of local"),
         (["run", "table1", "--slurm", "time=5"], "--slurm is of --engine slurm, not of local"),
@@ -92,7 +92,7 @@ def test_help_is_quick_and_does_not_import_torch():
             ["datasets", "build", "cartpole-replay", "--steps", "10"],
             "--steps applies only to MuJoCo",
         ),
-        (["datasets", "build", "hopper-medium-local", "--set", "noise"], "field=value, not 'noise'"),
+        (["datasets", "build", "hopper-medium-local", "--set", "noise"], "FIELD=VALUE, not 'noise'"),
         (["datasets", "fetch", "cartpole-replay"], "datasets build cartpole-replay"),
         (["datasets", "fetch", "hopper-mediun-v2"], "did you mean 'hopper-medium-v2'"),
         (
@@ -100,7 +100,7 @@ def test_help_is_quick_and_does_not_import_torch():
             "--from-file takes a D4RL file",
         ),
         (["datasets", "show", "mujoco/hopper/medium-v0"], "datasets fetch mujoco/hopper/medium-v0"),
-        (["datasets", "convert", "cartpole-replay", "--format", "minari"], "is in that format already"),
+        (["datasets", "convert", "cartpole-replay", "--format", "minari"], "already has the format minari"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
