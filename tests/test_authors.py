@@ -162,7 +162,10 @@ BAD = {
     "fewer rows": (lambda array: array[:-1], "rows"),
     "no rows": (lambda array: array[:0], "rows|no transitions|cannot read"),
     "one number": (lambda array: array[0, 0], "rows|no transitions"),
-    "a column too many": (lambda array: np.concatenate([array, array[:, :1]], 1), r"has shape \(550, \d\), not"),
+    "a column too many": (
+        lambda array: np.concatenate([array, array[:, :1]], 1),
+        r"has shape \(550, \d\), not",
+    ),
     "three dimensions": (lambda array: array[..., None], r"has shape \(550, \d, 1\), not"),
     "strings": (lambda array: array.astype(str), "not numbers"),
     "complex": (lambda array: array.astype(complex), "has dtype complex128, not numbers"),
