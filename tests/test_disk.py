@@ -57,7 +57,7 @@ def assert_sound(disk):
             rows = bits.rows(path)
             assert all(None not in row.values() for row in rows)
         elif path.suffix == ".pt":
-            Record(path.parent).resume(int(path.stem.partition("-")[2]))
+            Record(path.parent).load(int(path.stem.partition("-")[2]))
 
 
 @pytest.mark.parametrize(
