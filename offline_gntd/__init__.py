@@ -6,13 +6,14 @@ from typing import Any
 __version__ = "0.2.0"
 
 PUBLIC = {
+    "AutogradAgent": "offline_gntd.algorithms.autograd",
     "GaussNewton": "offline_gntd.nn.gauss_newton",
     "TrainedAgent": "offline_gntd.api",
     "evaluate": "offline_gntd.api",
     "load": "offline_gntd.datasets",
     "train": "offline_gntd.api",
 }
-__all__ = ["GaussNewton", "TrainedAgent", "evaluate", "load", "train"]
+__all__ = ["AutogradAgent", "GaussNewton", "TrainedAgent", "evaluate", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

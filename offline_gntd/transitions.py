@@ -36,6 +36,31 @@ def from_rows(rows: Tensor, task: Task) -> Transitions:
     return Transitions(obs, action, reward[..., 0], next_obs, terminated[..., 0])
 
 
+class Batch(Transitions):
+    """Transitions [seeds, batch, …] drawn from a dataset, with their places in it."""
+
+    rows: Tensor  # all rows of the dataset [n, row_width]
+    row_index: Tensor  # the row of each transition [seeds, batch]
+
+    def of_seed(self, i: int, **columns: Tensor) -> "Batch":
+        """The batch [batch, …] of one seed; `columns` [seeds, batch, …] replace those of the same name."""
+        batch = Batch(*(column[i] for column in self._replace(**columns)))
+        batch.rows, batch.row_index = self.rows, self.row_index[i]
+        return batch
+
+    def next_action(self) -> tuple[Tensor, Tensor]:
+        """The data's action a′ in s′ [..., action_dim], and whether it is known [...].
+
+        It is the action of the next row, and it is known if that row begins in the state that this one ends
+        in: not at the end of an episode.
+        """
+        obs_dim, action_dim = self.obs.shape[-1], self.action.shape[-1]
+        now, then = self.rows[self.row_index], self.rows[(self.row_index + 1).clamp_max(len(self.rows) - 1)]
+        next_obs = now[..., obs_dim + action_dim + 1 : -1]
+        known = (next_obs == then[..., :obs_dim]).all(-1)
+        return then[..., obs_dim : obs_dim + action_dim], known
+
+
 class Sampler:
     """Draws one batch for each seed, uniformly and with the seed's generator.
 
@@ -48,9 +73,10 @@ class Sampler:
         self._index_by_seed = self._index.split(batch)
         self._drawn = torch.empty(len(generators) * batch, row_width(task), device=device)
         self._by_seed = self._drawn.unflatten(0, (len(generators), batch))
-        self._columns = from_rows(self._by_seed, task)
+        self._batch = Batch(*from_rows(self._by_seed, task))
+        self._batch.row_index = self._index.unflatten(0, (len(generators), batch))
 
-    def __call__(self, rows: Tensor, ranges: Sequence[tuple[int, int]] | None = None) -> Transitions:
+    def __call__(self, rows: Tensor, ranges: Sequence[tuple[int, int]] | None = None) -> Batch:
         """[seeds, batch, …] of rows [n, row_width].
 
         ranges  for each seed, the first row to draw from and the row after the last; by default all rows
@@ -60,4 +86,8 @@ class Sampler:
         for index, generator, (start, stop) in draws:
             index.random_(start, stop, generator=generator)
         torch.index_select(rows, 0, self._index, out=self._drawn)
-        return from_rows(self._by_seed, self.task) if self.task.discrete else self._columns
+        if self.task.discrete:  # an action's number is converted, so it is no view
+            index, self._batch = self._batch.row_index, Batch(*from_rows(self._by_seed, self.task))
+            self._batch.row_index = index
+        self._batch.rows = rows
+        return self._batch

@@ -38,7 +38,7 @@ def test_curvature_costs_less_when_it_is_renewed_less():
     assert seldom - steps == pytest.approx((often - steps) / 10)
 
 
-@pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "td", "dqn"])
+@pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "iql", "rebrac", "td", "dqn"])
 def test_what_is_counted_is_what_torch_multiplies(name):
     """No update gets by with less than the minimum, and none of these does much more."""
     size = MAIN_SIZE[settings(name).discrete]
@@ -84,12 +84,12 @@ def test_bench_prints_nothing_but_json(capsys):
     assert found["peers"] == {}
 
 
-def test_an_algorithm_of_one_s_own_is_timed_without_a_ceiling():
-    example = Path(__file__).parents[1] / "docs/my_algorithm.py"
+def test_a_user_s_algorithm_is_timed_without_a_ceiling():
+    example = Path(__file__).parents[1] / "examples/my_algorithm.py"
     options = ["--rounds", "1", "--seconds", "0.01", "--workers", "1", "--import", str(example)]
-    command = [sys.executable, "-m", "offline_gntd", "bench", "logistic", *options]
+    command = [sys.executable, "-m", "offline_gntd", "bench", "awac", *options]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert re.search(r"logistic +[\d.]+ +— +— +[\d.]+", ended.stdout)
+    assert re.search(r"awac +[\d.]+ +— +— +[\d.]+", ended.stdout)
 
 
 @pytest.mark.parametrize(

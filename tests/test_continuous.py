@@ -128,7 +128,7 @@ def test_settings_nothing_can_run_with_are_refused(setting):
 
 
 def test_curvature_is_a_setting_of_every_critic():
-    for name in ("td3_bc", "bcq", "cql"):
+    for name in ("td3_bc", "bcq", "cql", "iql", "rebrac"):
         assert preset(f"{name}@kfac.damping=1").config.kfac.damping == 1
     assert preset("gntd3_bc@kfac=none").config == CATALOGUE["td3_bc"].config
 

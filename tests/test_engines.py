@@ -17,7 +17,7 @@ from offline_gntd.experiments import grid
 from offline_gntd.experiments.definitions import Experiment, Protocol
 from offline_gntd.experiments.job import Ending, Options, Progress
 
-EXAMPLE = Path(__file__).parents[1] / "docs/my_algorithm.py"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 SOUND = [word for word in COMMAND if word not in (BROKEN, VICTIM)]
 LONG = Experiment(
     "long",
@@ -110,8 +110,10 @@ def test_a_lost_nodes_runs_go_on_elsewhere(ship, two_nodes, elsewhere, monkeypat
 def test_a_cluster_that_was_there_before_imports_the_user_s_file_too(two_nodes, home, monkeypatch, capfd):
     monkeypatch.setenv(extensions.VARIABLE, "")
     cluster, _ = two_nodes
-    command = ["run", "mine", "--import", str(EXAMPLE), "--algorithms", "logistic", "--seeds", "1"]
-    command += ["--datasets", "cartpole-clumsy", "--steps", "50", "--evaluate-episodes", "1"]
+    command = ["run", "mine", "--algorithms", "awac", "--seeds", "1", "--datasets", "mountaincar-noisy"]
+    command += ["--steps", "50", "--evaluate-episodes", "1"]
+    for name in ("my_algorithm.py", "my_dataset.py"):
+        command += ["--import", str(EXAMPLES / name)]
     assert main([*command, "--engine", "ray", "--address", cluster.address]) == 0
     assert "1 done" in capfd.readouterr().out
 

@@ -1,8 +1,14 @@
-"""A user's own file, from an empty folder to a table: the one the documentation shows."""
+"""A user's own files, from an empty folder to a table: those of examples/."""
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import bits
 import pytest
 
 from offline_gntd import extensions
@@ -11,9 +17,9 @@ from offline_gntd.cli import main
 from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
 
-EXAMPLE = Path(__file__).parents[1] / "docs/my_algorithm.py"
-RUN = ["run", "mine", "--algorithms", "logistic", "dqn@hidden_dims=16x16", "--datasets", "cartpole-clumsy"]
-RUN += ["--seeds", "2", "--steps", "200", "--evaluate-every", "100", "--evaluate-episodes", "2"]
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SMALL = "awac@hidden_dim=16@batch_size=32"
+RUN = ["--datasets", "mountaincar-noisy", "--evaluate-episodes", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +29,23 @@ def own_environment(monkeypatch):
 
 
 @pytest.fixture
-def mine(tmp_path):
+def folder(tmp_path):
+    """A folder away from the package with the two examples in it."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    return Path(shutil.copy(EXAMPLE, folder))
+    for name in ("my_algorithm.py", "my_dataset.py"):
+        shutil.copy(EXAMPLES / name, folder)
+    return folder
+
+
+@pytest.fixture
+def algorithm(folder):
+    return folder / "my_algorithm.py"
+
+
+@pytest.fixture
+def dataset(folder):
+    return folder / "my_dataset.py"
 
 
 def write(path, text):
@@ -34,57 +53,95 @@ def write(path, text):
     return path
 
 
-def test_a_table_with_one_s_own_algorithm_and_dataset(mine, home, capsys, monkeypatch):
-    assert main([*RUN, "--workers", "2", "--import", str(mine)]) == 0  # in processes of their own
+def test_a_table_with_a_user_s_algorithm_and_dataset(algorithm, dataset, home, capsys, monkeypatch):
+    imports = ["--import", str(algorithm), "--import", str(dataset)]
+    command = ["run", "mine", *RUN, "--algorithms", SMALL, "bc@hidden_dims=16x16"]
+    command += ["--seeds", "2", "--steps", "60", "--evaluate-every", "30"]
+    assert main([*command, "--workers", "2", *imports]) == 0  # in processes of their own
     monkeypatch.setenv(extensions.VARIABLE, "")
     capsys.readouterr()
-    assert main(["table", "mine"]) == 0  # results are read without the file
+    assert main(["table", "mine"]) == 0  # results are read without the files
     out = capsys.readouterr().out
-    assert "| dataset | Logistic | DQN hidden_dims=16x16 |" in out
+    assert "| dataset | AWAC hidden_dim=16 batch_size=32 | BC hidden_dims=16x16 |" in out
     assert "1 imported" in out
-    assert main(["explain", "mine", "cartpole-clumsy", "logistic"]) == 0
+    assert main(["explain", "mine", "mountaincar-noisy", SMALL]) == 0
     explanation = capsys.readouterr().out
-    assert f"--import {mine}" in explanation
+    assert f"--import {algorithm}" in explanation
     assert extensions.fingerprints() == {}
     assert main(["status"]) == 0
     assert "mine: 4 done" in capsys.readouterr().out
-    run = home / "results/mine/cartpole-clumsy/logistic/seed-1"
+    run = next((home / "results/mine/mountaincar-noisy").glob("awac*")) / "seed-1"
     assert main(["evaluate", str(run)]) == 2
-    assert main(["evaluate", str(run), "--import", str(mine)]) == 0
+    assert main(["evaluate", str(run), *imports]) == 0
     assert "the same" in capsys.readouterr().out
 
 
-def test_presets_and_datasets_of_one_s_own_are_like_ours(mine, capsys):
-    extensions.use(mine)
-    assert preset("logistic@learning_rate=0.1").config.learning_rate == 0.1
-    dataset = load("cartpole-clumsy")
-    assert (dataset.origin, dataset.task.reference_max, len(dataset.rows[0])) == ("imported", 500, 11)
+def test_a_user_s_algorithm_is_killed_and_resumes_to_the_bit(folder, home):
+    """Two seeds in one process, run by the command line from the user's folder."""
+
+    def start(experiment):
+        command = [sys.executable, "-m", "offline_gntd", "run", experiment, *RUN, "--algorithms", SMALL]
+        command += ["--seeds", "2", "--seeds-per-process", "2", "--steps", "600", "--evaluate-every", "300"]
+        command += [
+            "--import",
+            "my_algorithm.py",
+            "--import",
+            "my_dataset.py",
+            "--checkpoint-seconds",
+            "0.05",
+        ]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen(command, cwd=folder, start_new_session=True, **quiet)
+
+    assert start("whole").wait() == 0
+    run = start("killed")
+    results = home / "results/killed/mountaincar-noisy"
+    deadline = time.monotonic() + 60
+    while not list(results.glob("awac*/seed-1/checkpoint-*.pt")):
+        assert run.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(run.pid, signal.SIGKILL)  # its worker too
+    run.wait()
+    assert start("killed").wait() == 0
+    for seed in range(2):
+        [killed] = results.glob(f"awac*/seed-{seed}")
+        [whole] = (home / "results/whole/mountaincar-noisy").glob(f"awac*/seed-{seed}")
+        assert bits.read(killed) == bits.read(whole)
+
+
+def test_presets_and_datasets_of_a_user_are_like_ours(algorithm, dataset, capsys):
+    extensions.use(algorithm)
+    extensions.use(dataset)
+    assert preset("awac@temperature=0.1").config.temperature == 0.1
+    loaded = load("mountaincar-noisy")
+    assert (loaded.origin, loaded.task.reference_max, len(loaded.rows[0])) == ("imported", 94, 7)
     assert main(["datasets", "list"]) == 0
-    assert "cartpole-clumsy" in capsys.readouterr().out
-    assert "logistic" not in CATALOGUE
+    assert "mountaincar-noisy" in capsys.readouterr().out
+    assert "awac" not in CATALOGUE
 
 
-def test_a_dataset_of_one_s_own_is_checked_and_not_converted(mine, capsys):
-    assert main(["datasets", "check", "cartpole-clumsy", "--import", str(mine)]) == 0
-    assert "cartpole-clumsy: sound" in capsys.readouterr().out
-    assert main(["datasets", "convert", "cartpole-clumsy", "--format", "d4rl"]) == 2
+def test_a_user_s_dataset_is_checked_and_not_converted(dataset, capsys):
+    assert main(["datasets", "check", "mountaincar-noisy", "--import", str(dataset)]) == 0
+    assert "mountaincar-noisy: sound" in capsys.readouterr().out
+    assert main(["datasets", "convert", "mountaincar-noisy", "--format", "d4rl"]) == 2
     assert "is imported" in capsys.readouterr().err
 
 
-def test_data_is_made_once_and_anew_when_its_file_changes(mine, monkeypatch):
-    extensions.use(mine)
-    module = extensions._module(mine)
+def test_data_is_made_once_and_again_when_its_file_changes(dataset, monkeypatch):
+    extensions.use(dataset)
+    module = extensions._module(dataset)
     calls = []
-    source = module.DATASETS["cartpole-clumsy"]
+    source = module.DATASETS["mountaincar-noisy"]
     monkeypatch.setitem(
         module.DATASETS,
-        "cartpole-clumsy",
-        type(source)("CartPole-v1", lambda: calls.append(1) or module.clumsy(50)),
+        "mountaincar-noisy",
+        type(source)(source.env_id, lambda: calls.append(1) or module.noisy_controller(50)),
     )
-    assert load("cartpole-clumsy").sha256 == load("cartpole-clumsy").sha256
+    assert load("mountaincar-noisy").sha256 == load("mountaincar-noisy").sha256
     assert len(calls) == 1
-    mine.write_text(mine.read_text() + "\n")
-    load("cartpole-clumsy")
+    dataset.write_text(dataset.read_text() + "\n")
+    load("mountaincar-noisy")
     assert len(calls) == 2
 
 
@@ -127,9 +184,9 @@ def test_names_that_are_taken_are_refused(tmp_path):
         load("something")
 
 
-def test_two_files_may_be_used_at_once(mine, tmp_path):
-    extensions.use(mine)
+def test_two_files_may_be_used_at_once(algorithm, tmp_path):
+    extensions.use(algorithm)
     other = "from offline_gntd.algorithms import CATALOGUE\nPRESETS = {'again': CATALOGUE['dqn']}\n"
     extensions.use(write(tmp_path / "b.py", other))
     assert preset("again").label == "DQN"
-    assert preset("logistic").label == "Logistic"
+    assert preset("awac").label == "AWAC"

@@ -40,3 +40,18 @@ def test_a_batch_lasts_until_the_next_is_drawn_and_discrete_actions_are_of_their
     assert torch.equal(second.action, second.reward.long())
     assert torch.equal(first.reward, second.reward)
     assert not torch.equal(first.reward, kept)
+
+
+def test_next_action_is_that_of_the_row_after_in_the_same_episode():
+    data = rows(20)
+    columns = from_rows(data, TASK)
+    columns.next_obs[:9] = columns.obs[1:10]  # an episode of ten rows; the others stand alone
+    batch = Sampler(TASK, 500, seeded(0, 1))(data)
+    for i, part in enumerate([batch.of_seed(0), batch.of_seed(1)]):
+        action, known = part.next_action()
+        assert torch.equal(known, part.row_index < 9)
+        assert torch.equal(action[known], columns.action[part.row_index + 1 - (~known).long()][known])
+        assert torch.equal(batch.next_action()[0][i], action)
+    changed = batch.of_seed(1, obs=2 * batch.obs)
+    assert torch.equal(changed.obs, 2 * batch.obs[1])
+    assert torch.equal(changed.next_action()[1], batch.next_action()[1][1])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-STUDY = ["--algorithms", "dqn", "--datasets", "cartpole-clumsy", "--seeds", "1", "--steps", "20"]
+STUDY = ["--algorithms", "awac", "--datasets", "mountaincar-noisy", "--seeds", "1", "--steps", "20"]
 STUDY += ["--evaluate-every", "20", "--evaluate-episodes", "1", "--workers", "1"]
 
 pytestmark = pytest.mark.slow
@@ -65,9 +65,10 @@ def test_it_is_the_wheel_that_runs(command):
 
 def test_a_run_its_table_and_the_report(command):
     """They need published numbers (CSV), a style sheet and a script from the package."""
-    shutil.copy(REPOSITORY / "docs/my_algorithm.py", command.home)
-    command("run", "mine", "--import", "my_algorithm.py", *STUDY)
-    assert "cartpole-clumsy" in command("table", "mine")
+    for name in ("my_algorithm.py", "my_dataset.py"):
+        shutil.copy(REPOSITORY / "examples" / name, command.home)
+    command("run", "mine", "--import", "my_algorithm.py", "--import", "my_dataset.py", *STUDY)
+    assert "mountaincar-noisy" in command("table", "mine")
     (command.home / "results").mkdir(exist_ok=True)
     for path in (REPOSITORY / "results").glob("table1*.csv"):
         shutil.copy(path, command.home / "results")

@@ -1,23 +1,25 @@
 """Layer 1: the algorithms. They know transitions; they know no files and no datasets.
 
-An algorithm is a frozen dataclass of settings with `batch_size`, `discrete` (which actions it learns) and
-`agent(task, generators, obs_statistics=None)`; an agent has
+An algorithm is a frozen dataclass of settings with `batch_size`, `discrete` (the kind of its actions) and
+`agent(task, generators, obs_statistics=None)`. An agent trains one or more seeds and has
     act(obs)              greedy actions [seeds, n, …] for the environment's obs [seeds, n, obs_dim]
-    update(batch)         one update from a batch per seed; what it saw, by name: [seeds, …], good until the
-                          next one, of which a metric is the mean
-    measure(transitions)  what is only measured now and then, over a dataset or a fixed part of it
-    tensors()             all that a policy and its next update depend on, by name: [seeds, …], or a number
-                          that all seeds share
-It draws its noise from the generators it was made with, one per seed. Settings may have `within(steps)`,
-which fits them to a run of that many updates. With `online` they want no dataset but an environment, in
-`environments` copies of which every batch is collected anew by the agent's explore(obs).
+    update(batch)         one update from a batch per seed; its metrics by name, [seeds, …], valid until the
+                          next update; what is recorded is the mean of each seed
+    measure(transitions)  metrics that are computed at evaluations only, over one dataset per seed
+    state_dict()          all that a policy and its next update depend on, by name: [seeds, …], or a scalar
+                          that all seeds share. These are the live tensors: copying into them restores a state
+Its noise comes from the generators it was made with, one per seed. Settings may have `within(steps)`, which
+returns them fitted to a run of that many updates. With `online` they need no dataset but an environment, in
+`environments` copies of which the agent's explore(obs) collects every batch.
+
+`AutogradAgent` (autograd.py) implements this for algorithms that are written as losses.
 """
 
 import functools
 from typing import Any
 
 from offline_gntd import extensions
-from offline_gntd.algorithms import bc, bcq, cql, policy_gradient, q_learning, td3_bc
+from offline_gntd.algorithms import bc, bcq, cql, iql, policy_gradient, q_learning, rebrac, td3_bc
 from offline_gntd.algorithms.preset import Preset
 from offline_gntd.configuration import replace, to_text
 from offline_gntd.errors import UserError, unknown
@@ -28,6 +30,8 @@ CATALOGUE: dict[str, Preset] = {
     **td3_bc.PRESETS,
     **bcq.PRESETS,
     **cql.PRESETS,
+    **iql.PRESETS,
+    **rebrac.PRESETS,
     **policy_gradient.PRESETS,
 }
 

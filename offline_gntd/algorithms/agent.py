@@ -26,7 +26,7 @@ class Agent:
         check_actions(config, task)
         self.config, self.task, self.generators = config, task, generators
         self.seeds, self.device = len(generators), generators[0].device
-        statistics = obs_statistics if config.normalise_obs else None
+        statistics = obs_statistics if getattr(config, "normalise_obs", False) else None
         self.normalise = Normaliser(statistics, self.seeds, task.obs_dim, self.device)
 
     def networks(self, *dims: int, per_seed: tuple[int, ...] = ()) -> MLP:

@@ -12,8 +12,10 @@ from typing import Any
 from offline_gntd.algorithms.bc import BC
 from offline_gntd.algorithms.bcq import BCQ
 from offline_gntd.algorithms.cql import CQL
+from offline_gntd.algorithms.iql import IQL
 from offline_gntd.algorithms.policy_gradient import PolicyGradient
 from offline_gntd.algorithms.q_learning import QLearning
+from offline_gntd.algorithms.rebrac import ReBRAC
 from offline_gntd.algorithms.td3_bc import TD3BC
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.tasks import Task
@@ -109,6 +111,28 @@ def _cql(config: CQL, obs: int, action: int) -> float:
     return target + _critics(config, critic) + conservative + improvement
 
 
+def _iql(config: IQL, obs: int, action: int) -> float:
+    n, policy, critic, value = (
+        config.batch_size,
+        (obs, *config.hidden_dims, action),
+        (obs + action, *config.hidden_dims, 1),
+        (obs, *config.hidden_dims, 1),
+    )
+    values = 2 * forward(n, critic) + training(n, value) + 2 * forward(n, value)  # V(s) and V(s′) once more
+    return values + training(n, policy) + _critics(config, critic)
+
+
+def _rebrac(config: ReBRAC, obs: int, action: int) -> float:
+    n, actor, critic = (
+        config.batch_size,
+        (obs, *config.hidden_dims, action),
+        (obs + action, *config.hidden_dims, 1),
+    )
+    target = forward(n, actor) + 2 * forward(n, critic)
+    improvement = training(n, actor) + 2 * input_gradient(n, critic, action)
+    return target + _critics(config, critic) + improvement / config.policy_freq
+
+
 def _q_learning(config: QLearning, obs: int, actions: int) -> float:
     n, dims = config.batch_size, (obs, *config.hidden_dims, actions)
     exact = exact_curvature(n, dims) if config.exact_damping is not None else 0
@@ -128,6 +152,8 @@ _OF: dict[type, Callable[[Any, int, int], float]] = {
     TD3BC: _td3_bc,
     BCQ: _bcq,
     CQL: _cql,
+    IQL: _iql,
+    ReBRAC: _rebrac,
     QLearning: _q_learning,
     PolicyGradient: _policy_gradient,
 }

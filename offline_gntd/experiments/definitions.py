@@ -271,7 +271,7 @@ BUILT_IN = {
             ("cartpole-replay-small",),
             DISCRETE,
             seeds=3,
-            protocol=Protocol(steps=4_000, evaluate_every=500, evaluate_episodes=10, seeds_per_process=3),
+            protocol=Protocol(steps=1_500, evaluate_every=50, evaluate_episodes=10, seeds_per_process=3),
             table=TableView(kind="td_error"),
         ),
         _table1("table1", REPLAY_SETS),  # the values that the paper states

@@ -1,5 +1,6 @@
 """The Gauss-Newton critic step for any torch.nn.Module, by Kronecker factors (Algorithm 3)."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from offline_gntd.errors import UserError
+from offline_gntd.nn.critic import RATIO_EVERY
 from offline_gntd.nn.kfac import KFAC, KroneckerFactors
 
 
@@ -46,7 +48,7 @@ class GaussNewton:
         self.parameters = [p for p in critic.parameters() if p.requires_grad]
         if optimiser == "adam":
             self.optimiser: torch.optim.Optimizer = torch.optim.Adam(
-                self.parameters, lr=lr, betas=betas, eps=eps
+                self.parameters, lr=lr, betas=betas, eps=eps, fused=True
             )
         elif optimiser == "plain":
             self.optimiser = torch.optim.SGD(self.parameters, lr=lr)
@@ -54,6 +56,8 @@ class GaussNewton:
             raise UserError(f"optimiser must be adam or plain, not {optimiser!r}")
         self.max_grad_norm = max_grad_norm
         self.factors = KroneckerFactors(KFAC(**kfac), [_matrix(layer)[None] for layer in self.layers])
+        self.step_ratio = torch.zeros(1, device=self.parameters[0].device)  # ‖d‖ / ‖gradient‖
+        self.curvature_seconds = 0.0  # spent on curvature in this process
         self.seen: dict[nn.Linear, tuple[Tensor, Tensor]] = {}  # input and output in the last forward pass
         self.shared = False
         self._watch(critic)
@@ -93,30 +97,55 @@ class GaussNewton:
             )
         if isinstance(outputs, Tensor):
             outputs = [outputs]
-        values = torch.stack([output.sum() for output in outputs]).sum()
-        grads = torch.autograd.grad(values, [self.seen[layer][1] for layer in self.layers], retain_graph=True)
-        inputs = [_with_one(self.seen[layer][0], layer) for layer in self.layers]
-        self.factors.update(inputs, [grad.flatten(0, -2)[None].float() for grad in grads])
+        began = time.perf_counter()
+        self.factors.update(*(self._samples(outputs) if self.factors.due else ([], [])))
+        self.curvature_seconds += time.perf_counter() - began
         self.optimiser.zero_grad()
         loss.backward()
         if self.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+        began = time.perf_counter()
         with torch.no_grad():
             self._precondition()
+        self.curvature_seconds += time.perf_counter() - began
         self.optimiser.step()
         self._forget()
 
+    def _samples(self, outputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """p̄ [1, samples, fan_in + 1] and q = ∂Q/∂h [1, samples, fan_out] of every layer."""
+        values = torch.stack([output.sum() for output in outputs]).sum()
+        grads = torch.autograd.grad(values, [self.seen[layer][1] for layer in self.layers], retain_graph=True)
+        inputs = [_with_one(self.seen[layer][0], layer) for layer in self.layers]
+        return inputs, [grad.flatten(0, -2)[None].float() for grad in grads]
+
     def _precondition(self) -> None:
         gradients = [_gradient(layer)[None] for layer in self.layers]
+        measured = int(self.factors.updates) % RATIO_EVERY == 1
+        before = _norm(gradients) if measured else None
         self.factors.precondition(gradients)
+        if before is not None:
+            self.step_ratio.copy_(_norm(gradients) / before)
         for layer, gradient in zip(self.layers, gradients, strict=True):
             fan_in = layer.in_features
             layer.weight.grad = gradient[0, :fan_in].T.to(layer.weight.dtype).contiguous()
             if layer.bias is not None:
                 layer.bias.grad = gradient[0, fan_in].to(layer.bias.dtype).contiguous()
 
+    def diagnostics(self) -> dict[str, Tensor]:
+        """What K-FAC reports of itself, [1] each, as for the built-in critics."""
+        seconds = torch.full_like(self.step_ratio, self.curvature_seconds)
+        return self.factors.diagnostics() | {"kfac_step_ratio": self.step_ratio, "kfac_seconds": seconds}
+
     def state_dict(self) -> dict[str, Any]:
         return {"factors": self.factors.state_dict(), "optimiser": self.optimiser.state_dict()}
+
+    def live_tensors(self) -> dict[str, Tensor]:
+        """The tensors themselves, not copies, of all that the next step depends on beside the optimiser's."""
+        factors = self.factors
+        tensors = {"updates": factors.updates, "boost": factors.boost, "failures": factors.failures}
+        for name in ("P", "G", "P_inverse", "G_inverse"):
+            tensors |= {f"{name}.{l}": factor for l, factor in enumerate(getattr(factors, name))}
+        return tensors | {"step_ratio": self.step_ratio}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, tensor in self.factors.state_dict().items():
@@ -139,6 +168,10 @@ def _gradient(layer: nn.Linear) -> Tensor:
     if layer.bias is not None and layer.bias.grad is not None:
         rows.append(layer.bias.grad[None])
     return torch.cat(rows).float()
+
+
+def _norm(gradients: Sequence[Tensor]) -> Tensor:
+    return torch.stack([gradient.norm() for gradient in gradients]).norm()
 
 
 def _with_one(x: Tensor, layer: nn.Linear) -> Tensor:

@@ -66,6 +66,11 @@ class KroneckerFactors:
         self.boost = torch.ones(networks, len(layers), device=device)  # times ω, for every layer
         self.failures = torch.zeros_like(self.boost)
 
+    @property
+    def due(self) -> bool:
+        """Whether the next `update` averages its batch into the factors; otherwise it reads none."""
+        return int(self.updates) % self.config.factor_every == 0
+
     def update(self, inputs: Sequence[Tensor], grad_outputs: Sequence[Tensor]) -> None:
         """Average a batch into the factors and renew the inverses, each where its period is over.
 
@@ -73,7 +78,7 @@ class KroneckerFactors:
         grad_outputs  q of every layer [networks, batch, fan_out]
         """
         count = int(self.updates)
-        if count % self.config.factor_every == 0:
+        if self.due:
             self._update_factors(inputs, grad_outputs, first=count == 0)
         if count % self.config.inverse_every == 0:
             self._update_inverses()

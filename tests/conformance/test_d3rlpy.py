@@ -1,4 +1,4 @@
-"""d3rlpy as a referee for TD3+BC, BCQ and CQL: same weights, batch and noise, same losses and gradients.
+"""d3rlpy as a referee for continuous algorithms: same weights, batch and noise, same losses and gradients.
 
 One's own reference shares one's own misreadings. Where d3rlpy's algorithm is another one, the test says so at
 the line that levels it, and docs/differences.md says which of the two we follow.
@@ -12,16 +12,18 @@ import torch
 
 pytest.importorskip("d3rlpy")
 
-from d3rlpy.algos import BCQConfig, CQLConfig, TD3PlusBCConfig
+from d3rlpy.algos import BCQConfig, CQLConfig, IQLConfig, ReBRACConfig, TD3PlusBCConfig
 from d3rlpy.models import VectorEncoderFactory
 from d3rlpy.models.torch import VAEDecoder
 from d3rlpy.torch_utility import TorchMiniBatch
 
 from offline_gntd.algorithms.bcq import BCQ
 from offline_gntd.algorithms.cql import CQL
+from offline_gntd.algorithms.iql import IQL
+from offline_gntd.algorithms.rebrac import ReBRAC
 from offline_gntd.algorithms.td3_bc import TD3BC
 from offline_gntd.tasks import Task
-from offline_gntd.transitions import from_rows, row_width
+from offline_gntd.transitions import Batch, from_rows, row_width
 
 pytestmark = pytest.mark.conformance
 
@@ -247,6 +249,88 @@ def test_cql(noise, monkeypatch):
     same(2 * config.alpha * metrics["conservative_gap"][0].mean(), loss.conservative_loss.detach())
 
 
+def test_iql():
+    """One update, loss by loss: they step Q and V at once, we V first, as the authors do."""
+    impl = created(
+        IQLConfig(
+            actor_encoder_factory=encoder(),
+            critic_encoder_factory=encoder(),
+            value_encoder_factory=encoder(),
+        )
+    )
+    agent = IQL(hidden_dims=WIDTHS, batch_size=BATCH).agent(TASK, [torch.Generator().manual_seed(0)])
+    modules = impl._modules
+    # named difference: their log σ is −5 + 7 sigmoid(x), ours is clipped to [−5, 2]; both 0 here
+    modules.policy._logstd.data.fill_(math.log(5 / 2))
+    load(agent.policy.network, (0,), modules.policy)
+    load(agent.state_value.network, (0,), modules.value_func)
+    for i in range(2):
+        for critics in (modules.q_funcs, modules.targ_q_funcs):
+            load(agent.critic.network, (0, i), critics[i])
+    ours, theirs = batch(0)
+    metrics = agent.update(ours)
+
+    value_loss = impl.compute_value_loss(theirs)
+    value_loss.backward()
+    same(metrics["value_loss"][0].mean(), value_loss.detach())
+    same(agent.state_value.gradient[0], mats(modules.value_func, gradients))
+
+    load(agent.state_value.network, (0,), modules.value_func)  # after our step
+    impl.compute_actor_loss(theirs, modules.policy(theirs.observations)).actor_loss.backward()
+    same(agent.policy.gradient[0], mats(modules.policy, gradients))
+    log_std_gradient = agent.log_std_optimiser.mean[0] / 0.1  # Adam's mean after one step
+    same(log_std_gradient * 10 / 7, modules.policy._logstd.grad[0])  # the derivative of 7 sigmoid
+
+    loss = impl.compute_critic_loss(theirs, impl.compute_target(theirs))
+    loss.q_loss.backward()
+    same(2 * metrics["loss"][0].mean(), loss.q_loss.detach())
+    same(agent.critic.gradient[0], stacked(modules.q_funcs, gradients))
+
+
+def test_rebrac(noise):
+    queue, draw = noise
+    normed = VectorEncoderFactory(list(WIDTHS), use_layer_norm=True)
+    impl = created(
+        ReBRACConfig(
+            actor_encoder_factory=encoder(),
+            critic_encoder_factory=normed,
+            actor_beta=0.01,  # named difference: theirs is 0.001
+        )
+    )
+    generator = torch.Generator().manual_seed(0)
+    stack = ReBRAC(hidden_dims=WIDTHS, batch_size=BATCH).agent(TASK, [generator])
+    [agent], modules = stack.agents, impl._modules
+    pairs = [(agent.actor, modules.policy), (agent.target_actor, modules.targ_policy)]
+    for i in range(2):
+        pairs.append((agent.critic.critics[i], modules.q_funcs[i]))
+        pairs.append((agent.target_critic.critics[i], modules.targ_q_funcs[i]))
+    for mine, yours in pairs:
+        for source, copy in zip(mine.parameters(), yours.parameters(), strict=True):
+            copy.data.copy_(source)
+        for module in yours.modules():
+            if isinstance(module, torch.nn.LayerNorm):
+                module.eps = 1e-6  # named difference: theirs is torch's 1e-5, ours Flax's
+    for step in range(1, 7):
+        ours, theirs = batch(step)
+        # an episode: every row but the last begins where the one before it ended
+        rows = torch.cat([ours.obs[0], ours.action[0], ours.reward[0, :, None]], -1)
+        following = torch.cat([ours.obs[0, 1:], ours.next_obs[0, -1:]])
+        rows = torch.cat([rows, following, ours.terminated[0, :, None]], -1)
+        end = torch.cat([following[-1], torch.zeros(row_width(TASK) - TASK.obs_dim)])
+        ours = Batch(*from_rows(rows[None], TASK))
+        ours.rows, ours.row_index = torch.cat([rows, end[None]]), torch.arange(BATCH)[None]
+        next_actions = torch.cat([rows[1:], end[None]])[:, TASK.obs_dim : TASK.obs_dim + TASK.action_dim]
+        theirs = dataclasses.replace(theirs, next_observations=following, next_actions=next_actions)
+        queue[:] = draw(generator, (BATCH, TASK.action_dim))
+        metrics, losses = stack.update(ours), impl.inner_update(theirs, step)
+        same(metrics["critic_loss"][0], torch.tensor(losses["critic_loss"]))
+        if step % 2 == 0:
+            same(metrics["actor_loss"][0], torch.tensor(losses["actor_loss"]))
+    for mine, yours in pairs:
+        for one, other in zip(mine.parameters(), yours.parameters(), strict=True):
+            same(one.detach(), other.detach())
+
+
 def test_the_defaults_that_are_said_to_be_the_same_are():
     ours, theirs = TD3BC(), TD3PlusBCConfig()
     assert (ours.actor_learning_rate, ours.critic_learning_rate) == (
@@ -259,6 +343,20 @@ def test_the_defaults_that_are_said_to_be_the_same_are():
         theirs.tau,
         theirs.alpha,
         theirs.update_actor_interval,
+    )
+    iql, their_iql = IQL(), IQLConfig()
+    assert (iql.expectile, iql.inverse_temperature, iql.max_weight, iql.tau) == (
+        their_iql.expectile,
+        their_iql.weight_temp,
+        their_iql.max_weight,
+        their_iql.tau,
+    )
+    rebrac, their_rebrac = ReBRAC(), ReBRACConfig()
+    assert (rebrac.batch_size, rebrac.critic_learning_rate, rebrac.critic_bc_weight, rebrac.policy_freq) == (
+        their_rebrac.batch_size,
+        their_rebrac.critic_learning_rate,
+        their_rebrac.critic_beta,
+        their_rebrac.update_actor_interval,
     )
     assert dataclasses.asdict(CQL())["alpha"] == CQLConfig().conservative_weight
     assert (BCQ().clipping, BCQ().perturbation, BCQ().kl_weight) == (
