@@ -38,7 +38,7 @@ def test_help_is_quick_and_does_not_import_torch():
         (["run", "table1", "--algorithms", "dqnn"], "no algorithm 'dqnn'; did you mean 'dqn'"),
         (["run", "table1", "--set", "kfac.dampng=1"], "did you mean 'kfac.damping'"),
         (["run", "table1", "--set", "damping"], "field=value"),
-        (["run", "table1", "--seeds", "0"], "at least 1, not 0"),
+        (["run", "table1", "--seeds", "0"], "--seeds must be at least 1"),
         (["run", "table1", "--steps", "-5"], "steps must be at least 1"),
         (["run", "table1", "--algorithms", "dqn", "dqn"], "dqn is named twice"),
         (
@@ -69,7 +69,7 @@ def test_help_is_quick_and_does_not_import_torch():
         (["run", "mine", "--algorithms", "td"], "no experiment 'mine'"),
         (["run", "table2", "--version", "v9"], "no version 'v9'; there are: local, v0, v2"),
         (["run", "table1", "--version", "v2"], "--version is of table2 alone, not of table1"),
-        (["run", "table1", "--device", "tpu"], "no device 'tpu'; there are: cpu, cuda"),
+        (["run", "table1", "--device", "tpu"], "no device 'tpu'; use cpu, cuda or cuda:N"),
         (["algorithms", "dqn@batch_size=abc"], "cannot set batch_size=abc: it is a whole number"),
         (["algorithms", "dqn@kfac.damping=1@kfac=none"], "kfac.damping has no effect with kfac=none"),
         (["export", "nosuch"], "no experiment 'nosuch'"),
