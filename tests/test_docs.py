@@ -36,8 +36,8 @@ def commands(page):
     """Every offline-gntd command of a page's blocks that is whole, without its comment."""
     for block in FENCE.findall(page.read_text()):
         for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:1] == ["offline-gntd"] and not re.search(r"[|…]", " ".join(words)):
+            words = shlex.split(line, comments=True) if line.startswith("offline-gntd ") else []
+            if words and not re.search(r"[|…]", " ".join(words)):
                 yield words[1:]
 
 

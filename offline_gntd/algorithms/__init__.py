@@ -38,7 +38,7 @@ CATALOGUE: dict[str, Preset] = {
 
 def catalogue() -> dict[str, Preset]:
     """Ours and those of the user's own files."""
-    own = extensions.own("PRESETS", CATALOGUE)
+    own = extensions.user_entries("PRESETS", CATALOGUE)
     for name, entry in own.items():
         if not isinstance(entry, Preset):
             raise UserError(f"PRESETS[{name!r}] must be a Preset, not {type(entry).__name__}")
