@@ -1,7 +1,7 @@
-"""How fast an online training goes, against its two parts alone: python benchmarks/online_rates.py [BODY …]
+"""The speed of online training, compared with its parts: python benchmarks/online_rates.py [BODY …]
 
-Environment steps and updates per CPU second: of environments with actions at hand, of updates with rows at
-hand, and of a training that does both by turns. The least time of a training is the sum of the parts'.
+Environment steps and updates per CPU second: of environments alone, of updates alone, and of a training that
+alternates between them. A training takes at least the sum of its parts' times.
 """
 
 import dataclasses

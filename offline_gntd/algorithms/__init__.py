@@ -20,7 +20,7 @@ from typing import Any
 
 from offline_gntd import extensions
 from offline_gntd.algorithms import bc, bcq, cql, iql, policy_gradient, q_learning, rebrac, td3_bc
-from offline_gntd.algorithms.preset import Preset
+from offline_gntd.algorithms.agent import Preset
 from offline_gntd.configuration import replace, to_text
 from offline_gntd.errors import UserError, unknown
 

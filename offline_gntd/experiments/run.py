@@ -50,6 +50,7 @@ class Run:
         self.save_seconds = 0.0  # of the last checkpoint
         self.timing = dict.fromkeys(TIMING, 0.0)
         self._timed = (0.0, 0.0)  # seconds of curvature and of training at the last evaluation
+        self.evaluated = False  # since this process started it
         self._checked = False  # whether a checkpoint was found to restore the agent exactly
 
     def execute(
@@ -127,7 +128,7 @@ class Run:
             metrics["kfac_seconds_share"] = self._curvature_share(metrics.pop("kfac_seconds"))
         returns = self.evaluator.returns(self.training.act, self.step, self.device)  # [seeds, episodes]
         self.timing["evaluation_seconds"] += time.perf_counter() - began
-        scores = []
+        scores, self.evaluated = [], True
         for i, record in enumerate(self.records):
             row = {name: values[i] for name, values in metrics.items()} | self.training.batches.metrics(i)
             if record.diverged:

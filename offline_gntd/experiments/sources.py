@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offline_gntd.algorithms.preset import check_actions
+from offline_gntd.algorithms.agent import check_actions
 from offline_gntd.datasets import Dataset, DatasetNotFound, OnlineEnv, built_datasets, load
 from offline_gntd.datasets.names import SEED, results_name
 from offline_gntd.errors import UserError
