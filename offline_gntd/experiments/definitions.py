@@ -5,15 +5,16 @@ import itertools
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from offline_gntd.algorithms import canonical_name, configured
 from offline_gntd.configuration import digest, hashed_fields
 from offline_gntd.datasets.names import SEED, results_name
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.experiments.lock import Lock
-from offline_gntd.experiments.sources import Source, is_online, sources_of
 from offline_gntd.files import home, read_json, write_json
+
+if TYPE_CHECKING:
+    from offline_gntd.experiments.sources import Source
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Experiment:
     def canonical(self) -> "Experiment":
         """With the algorithms' names in their one form. Raises UserError for an unknown algorithm or field,
         which is why results are read without this: their algorithms may be in a file of the user's."""
+        from offline_gntd.algorithms import canonical_name  # imports torch, which tables do not need
+
         names = {name: canonical_name(name) for name in self.algorithms}
         steps = {names[name]: steps for name, steps in self.algorithm_steps.items()}
         return dataclasses.replace(self, algorithms=tuple(names.values()), algorithm_steps=steps)
@@ -176,14 +179,20 @@ class Cell:
 
     @property
     def config(self) -> Any:
+        from offline_gntd.algorithms import configured
+
         return configured(self.algorithm, self.protocol.steps)
 
     @property
     def online(self) -> bool:
+        from offline_gntd.experiments.sources import is_online
+
         return is_online(self.config)
 
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> "tuple[Source, ...]":
         """What it learns from, one per seed; raises DatasetNotFound if the data is not on this machine."""
+        from offline_gntd.experiments.sources import sources_of
+
         return sources_of(self.source, self.config, self.seeds)
 
     @property

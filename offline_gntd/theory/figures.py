@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from offline_gntd.analysis.panels import legend, panels, styles
+from offline_gntd.analysis.figures import legend, panels, styles
 from offline_gntd.errors import UserError
 from offline_gntd.theory import runner
 from offline_gntd.theory.chains import PROBLEMS
