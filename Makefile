@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup quickstart test test-all lint types coverage conformance peers clean
+.PHONY: setup quickstart test test-all lint types soak coverage conformance peers clean
 
 setup: $(READY)
 
@@ -18,7 +18,7 @@ test: $(READY) lint
 	$(BIN)/pytest
 
 test-all: .venv/.ready-all lint
-	$(BIN)/pytest -m "not conformance"
+	$(BIN)/pytest -m "not conformance and not soak"
 
 # the engines and logs that are extras, and a browser: a Chromium of the system's, else one of playwright's own
 .venv/.ready-all: $(READY)
@@ -32,6 +32,11 @@ lint: $(READY) types
 
 types: $(READY)
 	$(BIN)/mypy
+
+# random faults (kills, stops, flipped bits, a full disk) against a small grid; its bits are compared
+SECONDS ?= 600
+soak: $(READY)
+	SOAK_SECONDS=$(SECONDS) $(BIN)/pytest -s -m soak tests/test_soak.py
 
 coverage: $(READY)
 	$(BIN)/pytest --cov --cov-report=term

@@ -1,5 +1,6 @@
 """What the documentation says can be followed: its links, its commands, its names and the version."""
 
+import ast
 import re
 import shlex
 import tomllib
@@ -35,8 +36,8 @@ def commands(page):
     """Every offline-gntd command of a page's blocks that is whole, without its comment."""
     for block in FENCE.findall(page.read_text()):
         for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:1] == ["offline-gntd"] and not re.search(r"[|…]", " ".join(words)):
+            words = shlex.split(line, comments=True) if line.startswith("offline-gntd ") else []
+            if words and not re.search(r"[|…]", " ".join(words)):
                 yield words[1:]
 
 
@@ -67,6 +68,29 @@ def test_a_command_that_is_wrong_would_be_found():
 def test_every_preset_has_its_page():
     text = "".join(page.read_text() for page in REPOSITORY.glob("docs/algorithms/*.md"))
     assert [name for name in CATALOGUE if f"`{name}`" not in text] == []
+
+
+def defined(path):
+    """The names that a module defines at its top level, and Class.method for its classes."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+            if isinstance(node, ast.ClassDef):
+                names |= {
+                    f"{node.name}.{item.name}" for item in node.body if isinstance(item, ast.FunctionDef)
+                }
+    return names
+
+
+def test_files_and_functions_that_the_architecture_names_exist():
+    text = (REPOSITORY / "docs/architecture.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)` `([\w.]+)`", text)
+    assert len(named) > 25
+    for path, name in named:
+        assert name in defined(REPOSITORY / "offline_gntd" / path), f"{path} has no {name}"
 
 
 def test_make_targets_that_are_named_exist():

@@ -40,7 +40,7 @@ def test_it_equals_the_fast_path(optimiser, settings, max_grad_norm):
     step = GaussNewton(module, lr=1e-2, optimiser=optimiser, max_grad_norm=max_grad_norm, **settings)
     for x, y in batches(8):
         value = fast.forward(x[None])[..., 0]
-        fast.step((value - y.T) * (2 / BATCH))
+        fast.update((value - y.T) * (2 / BATCH))
         q = module(x)
         step.step(loss_of(q, y), q)
     torch.testing.assert_close(network.flat[0], plain.flat(module), rtol=1e-4, atol=1e-5)
