@@ -1,6 +1,6 @@
-"""What the references of the continuous algorithms are written with: nn.Linear, autograd and torch.optim.
+"""Plain versions of networks, K-FAC and Adam, with nn.Linear and autograd, for the references in tests.
 
-All in float64 and for one seed, so that what differs from it is the fast code's rounding, or a fault.
+They are float64 and for one seed: the fast code differs from them by rounding, or has a fault.
 """
 
 import copy
@@ -17,7 +17,7 @@ UPDATES = 6
 
 
 def rows(count=300, seed=0):
-    """Transitions with nothing to learn from, some actions at the very edge."""
+    """Random transitions, some with actions at ±1."""
     generator = torch.Generator().manual_seed(seed)
     made = torch.randn(count, row_width(TASK), generator=generator)
     made[:, TASK.obs_dim : TASK.obs_dim + TASK.action_dim].clamp_(-1, 1)
@@ -35,7 +35,7 @@ def statistics(data):
 
 
 def small(config, **changes):
-    """A preset with networks and periods that a test can follow."""
+    """A preset with small networks and short periods."""
     changes = {"hidden_dims": (16, 12), "batch_size": 32} | changes
     if getattr(config, "kfac", None):
         changes["kfac"] = dataclasses.replace(config.kfac, factor_every=2, inverse_every=3)
@@ -62,14 +62,14 @@ def flat(module):
 
 
 def assert_same(network, *modules):
-    """A stack (1,) or (1, 2) against as many plain networks."""
+    """Compare a stack (1,) or (1, 2) with one or two plain networks."""
     wanted = torch.stack([flat(module) for module in modules])
     torch.testing.assert_close(network.flat[0].double().view_as(wanted), wanted, rtol=1e-4, atol=1e-6)
 
 
-def follow(target, online, rate):
+def polyak_update(target, online, tau):
     for old, new in zip(target.parameters(), online.parameters(), strict=True):
-        old.data += rate * (new.data - old.data)
+        old.data += tau * (new.data - old.data)
 
 
 def double(batch):
@@ -78,7 +78,7 @@ def double(batch):
 
 
 class Draws:
-    """The noise the fast code is about to draw, from copies of its generators' states."""
+    """The noise that the fast code will draw next, from a copy of its generator."""
 
     def __init__(self, generator):
         self.generator = copy.copy(generator).clone_state()
@@ -176,7 +176,7 @@ class TwinCritics:
         x = torch.cat([obs, action], -1)
         return torch.stack([module(x)[..., 0] for module in (self.targets if target else self.nets)])
 
-    def descend(self, loss, obs, action):
+    def step(self, loss, obs, action):
         self.optimiser.zero_grad()
         loss.backward()
         self.optimiser.clip()
@@ -184,9 +184,9 @@ class TwinCritics:
             curvature.precondition(torch.cat([obs, action], -1))
         self.optimiser.step()
 
-    def follow(self, rate):
+    def polyak_update(self, tau):
         for target, online in zip(self.targets, self.nets, strict=True):
-            follow(target, online, rate)
+            polyak_update(target, online, tau)
 
 
 def normalised(agent, obs, on):
@@ -197,7 +197,10 @@ def normalised(agent, obs, on):
 
 
 def compare(config, reference_kind, seed=0, prepare=lambda agent: None):
-    """Train the fast agent, as `prepare` left it, and the plain reference side by side; both."""
+    """Train the fast agent and a plain reference on the same batches and noise; returns both.
+
+    `prepare` may change the new agent before the reference is made.
+    """
     data = rows()
     generators = [torch.Generator().manual_seed(seed)]
     agent = config.agent(TASK, generators, statistics(data))

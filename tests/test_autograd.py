@@ -144,7 +144,7 @@ def test_an_update_is_what_plain_torch_computes(sequential):
                 for parameter, g in zip(getattr(theirs, name).parameters(), gradient, strict=True):
                     parameter.grad = g
                 optimisers[name].step()
-        plain.follow(theirs.target_critic, theirs.critic, 0.1)
+        plain.polyak_update(theirs.target_critic, theirs.critic, 0.1)
     for name, parameter in theirs.named_parameters():
         torch.testing.assert_close(agent.state_dict()[name][0], parameter.detach(), rtol=1e-5, atol=1e-7)
 

@@ -49,15 +49,15 @@ class Reference:
             target = batch.reward + config.discount * (1 - batch.terminated) * next_value
         values = self.critics.values(obs, batch.action)
         loss = sum(torch.nn.functional.mse_loss(value, target) for value in values)
-        self.critics.descend(loss, obs, batch.action)
+        self.critics.step(loss, obs, batch.action)
 
         proposed = self.decode(obs, draws.normal(len(obs), latent).clamp(-0.5, 0.5)).detach()
         actor_loss = -self.critics.values(obs, self.perturb(self.actor, obs, proposed))[0].mean()
         self.actor_optimiser.zero_grad()
         actor_loss.backward()
         self.actor_optimiser.step()
-        self.critics.follow(config.tau)
-        plain.follow(self.target_actor, self.actor, config.tau)
+        self.critics.polyak_update(config.tau)
+        plain.polyak_update(self.target_actor, self.actor, config.tau)
 
 
 @pytest.mark.parametrize("name", ["bcq", "gn_bcq"])
@@ -76,7 +76,7 @@ def test_update_equals_a_plain_reference(name, at_the_edge):
     plain.assert_same(agent.target_critic.network, *reference.critics.targets)
 
 
-def test_it_acts_by_the_best_candidate_and_the_same_at_every_call():
+def test_act_takes_the_best_candidate_and_is_deterministic():
     config = plain.small(CATALOGUE["bcq"].config)
     agent, reference = plain.compare(config, Reference)
     obs = plain.rows(7)[:, : plain.TASK.obs_dim]

@@ -1,4 +1,4 @@
-"""What holds for every continuous preset of the catalogue, and what the catalogue refuses."""
+"""Tests of every continuous preset, and settings that are refused."""
 
 import dataclasses
 
@@ -65,7 +65,7 @@ def test_stacked_seeds_equal_each_seed_alone(name):
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_a_state_put_back_goes_on_as_if_nothing_happened(name):
+def test_a_restored_state_continues_exactly(name):
     config = config_of(name)
     whole, generators = made(config, 0, 1)
     train(whole, config, generators, 3)
@@ -86,7 +86,7 @@ def test_a_state_put_back_goes_on_as_if_nothing_happened(name):
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_one_seed_gone_wrong_leaves_the_others_alone(name):
+def test_a_seed_with_nan_does_not_affect_the_others(name):
     config = config_of(name)
 
     def trained(spoil):
@@ -140,12 +140,12 @@ def test_the_other_kind_of_actions_is_refused(name):
         "discrete=true",
     ],
 )
-def test_settings_nothing_can_run_with_are_refused(setting):
+def test_illegal_settings_are_refused(setting):
     with pytest.raises(UserError):
         preset(f"td3_bc@{setting}")
 
 
-def test_curvature_is_a_setting_of_every_critic():
+def test_every_critic_has_the_field_kfac():
     for name in ("td3_bc", "bcq", "cql", "iql", "rebrac"):
         assert preset(f"{name}@kfac.damping=1").config.kfac.damping == 1
     assert preset("gntd3_bc@kfac=none").config == CATALOGUE["td3_bc"].config

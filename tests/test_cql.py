@@ -65,12 +65,12 @@ class Reference:
         values = self.critics.values(obs, batch.action)
         loss = sum(torch.nn.functional.mse_loss(value, target) for value in values)
         gap = torch.cat(corrected, 1).logsumexp(1).mean(1) - values.mean(1)
-        self.critics.descend(loss + config.alpha * gap.sum(), obs, batch.action)
+        self.critics.step(loss + config.alpha * gap.sum(), obs, batch.action)
 
         for parameter, gradient in zip(self.policy.parameters(), policy_gradient, strict=True):
             parameter.grad = gradient
         self.policy_optimiser.step()
-        self.critics.follow(config.tau)
+        self.critics.polyak_update(config.tau)
         self.count += 1
 
 
@@ -87,7 +87,7 @@ def test_update_equals_a_plain_reference(name, monkeypatch):
     )
 
 
-def test_a_short_run_clones_for_a_twentieth_of_it():
+def test_the_warm_up_is_at_most_5_percent_of_a_run():
     assert configured("cql", 10_000).warm_up == 500
     assert configured("cql", 1_000_000).warm_up == 40_000
     assert configured("cql@warm_up=100", 10_000).warm_up == 100

@@ -1,4 +1,4 @@
-"""What a CUDA device needs, checked on the CPU: updates wait for nothing, and data is where networks are."""
+"""Requirements of a GPU, checked on the CPU: updates read nothing back, data is on the networks' device."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_
 
 
 class Waits(TorchDispatchMode):
-    """Collects what a device would have to be waited for: values read out of tensors that live on it."""
+    """Records operations that read values of a tensor, for which the host would wait for the device."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +62,7 @@ def test_an_update_reads_no_value_back_from_the_device(name, precision):
 
 
 @pytest.mark.parametrize("timeouts_terminal", [False, True])
-def test_what_is_measured_is_where_the_networks_are(small_dataset, timeouts_terminal):
+def test_datasets_are_on_the_device_of_the_networks(small_dataset, timeouts_terminal):
     generators = [SimpleNamespace(device=torch.device("meta"))]  # a device with no values behind it
     batches = ReplayBatches([small_dataset], 4, generators, timeouts_terminal)
     assert batches.rows.device.type == "meta"

@@ -108,7 +108,7 @@ def test_a_restored_state_continues_exactly():
         assert torch.equal(one, other)
 
 
-def test_passes_of_a_copied_target_network_do_not_disturb():
+def test_passes_of_a_copied_target_network_are_not_recorded():
     module, other = mixed(), mixed()
     steps = [GaussNewton(each) for each in (module, other)]
     target_network = copy.deepcopy(other)
@@ -131,7 +131,7 @@ class Shared(nn.Module):
         return self.layer(self.layer(x).relu()).sum(-1, keepdim=True)
 
 
-def test_what_it_cannot_do_is_said():
+def test_unsupported_uses_raise_errors():
     [(x, y)] = batches(1)
     module = Shared()
     step = GaussNewton(module)

@@ -45,8 +45,8 @@ class Reference:
 
         values = self.critics.values(obs, batch.action)
         loss = sum(torch.nn.functional.mse_loss(value, target) for value in values)
-        self.critics.descend(loss, obs, batch.action)
-        self.critics.follow(config.tau)
+        self.critics.step(loss, obs, batch.action)
+        self.critics.polyak_update(config.tau)
 
     def step(self, optimiser, loss):
         optimiser.zero_grad()

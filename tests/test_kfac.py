@@ -1,4 +1,4 @@
-"""K-FAC where it is exact, its fields, and what happens where a factor cannot be inverted."""
+"""K-FAC where it is exact, its fields, and factors that cannot be inverted."""
 
 import pytest
 import torch
@@ -58,7 +58,7 @@ def kronecker(P, G):
 @pytest.mark.parametrize(
     ("batch", "positive"), [(64, True), (1, False)], ids=["linear network", "one sample"]
 )
-def test_kfac_block_is_gauss_newton_where_that_is_exact(batch, positive):
+def test_kfac_equals_gauss_newton_for_linear_networks_and_single_samples(batch, positive):
     tape = recorded_tape((3, 5, 4, 1), batch, positive=positive)
     J = jacobian(tape)
     for l in range(3):
@@ -89,7 +89,7 @@ def test_preconditioning_equals_a_dense_kronecker_solve(dims, batch):
 
 @pytest.mark.parametrize("start", ["identity", "batch"])
 @pytest.mark.parametrize("average", ["both", "P"])
-def test_which_factors_are_averaged_and_from_what_they_start(start, average):
+def test_fields_average_and_start(start, average):
     tape, first, second = (recorded_tape((3, 4, 1), 16, seed=seed) for seed in range(3))
     factors = KroneckerFactors(
         KFAC(ema_decay=0.75, start=start, average=average, **EVERY), tape.network.layers
@@ -115,7 +115,7 @@ def test_output_scale_gives_the_factors_of_a_scaled_output():
     torch.testing.assert_close(factors.P[0], second_moment(tape.inputs[0]))
 
 
-def test_factors_and_inverses_have_periods_of_their_own():
+def test_factors_and_inverses_have_separate_periods():
     batches = [recorded_tape((3, 4, 1), 16, seed=seed) for seed in range(5)]
     tape = recorded_tape((3, 4, 1), 16)
     factors = KroneckerFactors(KFAC(ema_decay=0.0, factor_every=2, inverse_every=4), tape.network.layers)

@@ -48,7 +48,7 @@ class Reference:
             self.curvature.precondition(batch.obs, taken)
         self.optimiser.step()
         if config.tau is not None:
-            plain.follow(self.target, self.net, config.tau)
+            plain.polyak_update(self.target, self.net, config.tau)
 
     def set_exact_direction(self, value):
         """(H + ωI)⁻¹ gradient, with H from per-sample gradients."""

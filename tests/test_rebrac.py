@@ -77,9 +77,9 @@ class Reference:
         self.actor_optimiser.zero_grad()
         actor_loss.backward()
         self.actor_optimiser.step()
-        plain.follow(self.target_actor, self.actor, config.tau)
+        plain.polyak_update(self.target_actor, self.actor, config.tau)
         for target, online in zip(self.target_critics, self.critics, strict=True):
-            plain.follow(target, online, config.tau)
+            plain.polyak_update(target, online, config.tau)
 
 
 def assert_same(module, wanted):

@@ -29,7 +29,7 @@ class Reference:
         loss = config.critic_loss_weight * sum(
             torch.nn.functional.mse_loss(value, target) for value in values
         )
-        self.critics.descend(loss, obs, batch.action)
+        self.critics.step(loss, obs, batch.action)
         self.count += 1
         if self.count % config.policy_freq == 0:
             action = self.actor(obs).tanh()
@@ -41,8 +41,8 @@ class Reference:
             self.actor_optimiser.zero_grad()
             actor_loss.backward()
             self.actor_optimiser.step()
-            self.critics.follow(config.tau)
-            plain.follow(self.target_actor, self.actor, config.tau)
+            self.critics.polyak_update(config.tau)
+            plain.polyak_update(self.target_actor, self.actor, config.tau)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ class GaussNewton:
                 layer.bias.grad = gradient[0, fan_in].to(layer.bias.dtype).contiguous()
 
     def diagnostics(self) -> dict[str, Tensor]:
-        """What K-FAC reports of itself, [1] each, as for the built-in critics."""
+        """Metrics of K-FAC, [1] each; the same as those of the built-in critics."""
         seconds = torch.full_like(self.step_ratio, self.curvature_seconds)
         return self.factors.diagnostics() | {"kfac_step_ratio": self.step_ratio, "kfac_seconds": seconds}
 
@@ -140,7 +140,7 @@ class GaussNewton:
         return {"factors": self.factors.state_dict(), "optimiser": self.optimiser.state_dict()}
 
     def live_tensors(self) -> dict[str, Tensor]:
-        """The tensors themselves, not copies, of all that the next step depends on beside the optimiser's."""
+        """The tensors themselves, not copies, that the next step depends on, but for Adam's."""
         factors = self.factors
         tensors = {"updates": factors.updates, "boost": factors.boost, "failures": factors.failures}
         for name in ("P", "G", "P_inverse", "G_inverse"):
@@ -162,7 +162,7 @@ def _matrix(layer: nn.Linear) -> Tensor:
 
 
 def _gradient(layer: nn.Linear) -> Tensor:
-    """Like `_matrix`, of the gradients."""
+    """The gradient of Mat(θ) [fan_in + 1, fan_out]."""
     assert layer.weight.grad is not None, "the loss does not depend on every layer"
     rows = [layer.weight.grad.T]
     if layer.bias is not None and layer.bias.grad is not None:

@@ -1,7 +1,7 @@
-"""d3rlpy as a referee for continuous algorithms: same weights, batch and noise, same losses and gradients.
+"""Continuous algorithms against d3rlpy: with equal weights, batches and noise, losses and gradients agree.
 
-One's own reference shares one's own misreadings. Where d3rlpy's algorithm is another one, the test says so at
-the line that levels it, and docs/algorithms/ says which of the two we follow.
+Where d3rlpy's algorithm differs, a comment marks the line that removes the difference; docs/algorithms/ lists
+it.
 """
 
 import dataclasses
@@ -331,7 +331,7 @@ def test_rebrac(noise):
             same(one.detach(), other.detach())
 
 
-def test_the_defaults_that_are_said_to_be_the_same_are():
+def test_defaults_equal_those_of_d3rlpy():
     ours, theirs = TD3BC(), TD3PlusBCConfig()
     assert (ours.actor_learning_rate, ours.critic_learning_rate) == (
         theirs.actor_learning_rate,
