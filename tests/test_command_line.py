@@ -7,11 +7,14 @@ import time
 
 import pytest
 
+from offline_gntd.algorithms import preset
 from offline_gntd.analysis import figures, render
 from offline_gntd.analysis.table import FORMS
 from offline_gntd.cli import main, parser, runs
 from offline_gntd.cli.analysis import FIGURES, FORMATS, KINDS
 from offline_gntd.collection import discrete
+from offline_gntd.configuration import flatten
+from offline_gntd.experiments import grid
 from offline_gntd.experiments.definitions import BUILT_IN, Experiment, Protocol
 
 STUDY = ["run", "study", "--datasets", "cartpole-replay-small", "--seeds", "1", "--steps", "40"]
@@ -69,15 +72,15 @@ def test_help_is_quick_and_does_not_import_torch():
         (["algorithms", "gnt"], "did you mean 'gntd'"),
         (["run", "mine", "--algorithms", "td"], "no experiment 'mine'"),
         (["run", "table2", "--version", "v9"], "no version 'v9'; there are: local, v0, v2"),
-        (["run", "table1", "--version", "v2"], "--version is of table2 alone, not of table1"),
+        (["run", "table1", "--version", "v2"], "--version applies only to table2, not to table1"),
         (["run", "table1", "--device", "tpu"], "no device 'tpu'; use cpu, cuda or cuda:N"),
-        (["algorithms", "dqn@batch_size=abc"], "cannot set batch_size=abc: it is a whole number"),
+        (["algorithms", "dqn@batch_size=abc"], "cannot set batch_size=abc: it must be a whole number"),
         (["algorithms", "dqn@kfac.damping=1@kfac=none"], "kfac.damping has no effect with kfac=none"),
         (["export", "nosuch"], "no experiment 'nosuch'"),
         (["datasets", "build", "hopper-medium-v2"], "is not built but fetched"),
         (["run", "table1", "--dry-run", "--workers", "0"], "--workers must be at least 1"),
-        (["run", "table1", "--address", "auto"], "--address is of --engine ray, not of local"),
-        (["run", "table1", "--slurm", "time=5"], "--slurm is of --engine slurm, not of local"),
+        (["run", "table1", "--address", "auto"], "--address applies to --engine ray, not to --engine local"),
+        (["run", "table1", "--slurm", "time=5"], "--slurm applies to --engine slurm, not to --engine local"),
         (["run", "table1", "--engine", "slurm", "--slurm", "time"], "--slurm takes name=value, not 'time'"),
         (["export", "table1"], "no finished runs of table1"),
         (["evaluate", "nowhere"], "there is no checkpoint in nowhere"),
@@ -265,3 +268,28 @@ def test_a_gpu_trains_all_seeds_of_a_cell_together():
     assert stack("--device", "cuda") == 5
     assert stack("--device", "cuda", "--seeds", "3") == 3
     assert stack("--device", "cuda", "--seeds-per-process", "1") == 1
+
+
+def test_help_shows_the_defaults(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    new, protocol = Experiment("new", (), ()), Protocol()
+    for words in (
+        f"0 … N−1 [{new.seeds}]",
+        f"environment steps [{protocol.steps}]",
+        f"between evaluations [{protocol.evaluate_every}]",
+        f"per evaluation [{protocol.evaluate_episodes}]",
+        f"[{protocol.seeds_per_process}; on a GPU all]",
+        f"(default: {grid.RETRIES})",
+    ):
+        assert words in text
+    assert grid.RETRIES == runs.RETRIES
+
+
+def test_an_unknown_field_lists_the_fields(capsys):
+    assert main(["run", "table1", "--algorithms", "gntd", "--set", "nosuch=1"]) == 2
+    error = capsys.readouterr().err
+    assert "no field 'nosuch'" in error
+    for path in flatten(preset("gntd").config):
+        assert path in error

@@ -15,7 +15,7 @@ from offline_gntd import extensions
 from offline_gntd.cli import main
 from offline_gntd.experiments import grid
 from offline_gntd.experiments.definitions import Experiment, Protocol
-from offline_gntd.experiments.job import Ending, Options, Progress
+from offline_gntd.experiments.job import JobResult, Options, Progress
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SOUND = [word for word in COMMAND if word not in (BROKEN, VICTIM)]
@@ -96,9 +96,9 @@ def test_a_lost_nodes_runs_go_on_elsewhere(ship, two_nodes, elsewhere, monkeypat
                     lost = event.cell
                     cluster.remove_node(node, allow_graceful=False)
                     cluster.add_node(num_cpus=1)
-                elif isinstance(event, Ending) and event.kind == "died":
+                elif isinstance(event, JobResult) and event.kind == "lost":
                     engine.submit([event.cell])
-                elif isinstance(event, Ending):
+                elif isinstance(event, JobResult):
                     endings[event.cell] = event.kind
     assert list(endings.values()) == ["done", "done"]
     [resumed] = json.loads((lost.folder(lost.seeds[0]) / "run.json").read_text())["resumed_at"]
@@ -135,7 +135,7 @@ def test_a_job_that_slurm_stops_is_queued_again_and_goes_on(elsewhere):
                 if isinstance(event, Progress) and not interrupted:
                     interrupted.append(event.step)
                     os.kill(json.loads((cell.folder(0) / "run.json").read_text())["process"], signal.SIGUSR2)
-                elif isinstance(event, Ending):
+                elif isinstance(event, JobResult):
                     ending = event
     assert ending.kind == "done"
     [resumed] = json.loads((cell.folder(0) / "run.json").read_text())["resumed_at"]
@@ -221,8 +221,8 @@ def test_an_engine_that_cannot_be_had_is_said_in_one_line(arguments, words, smal
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--address", "auto"], "--address is of --engine ray"),
-        (["--slurm", "time=5"], "--slurm is of --engine slurm"),
+        (["--address", "auto"], "--address applies to --engine ray"),
+        (["--slurm", "time=5"], "--slurm applies to --engine slurm"),
         (["--engine", "slurm", "--slurm", "time"], "--slurm takes name=value, not 'time'"),
         (["--retries", "-1"], "--retries must be at least 0"),
         (["--checkpoint-seconds", "0"], "--checkpoint-seconds must be more than 0"),

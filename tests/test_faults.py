@@ -12,9 +12,9 @@ import pytest
 
 from offline_gntd import extensions
 from offline_gntd.cli import main
-from offline_gntd.experiments import definitions, grid, lock, planning, results
+from offline_gntd.experiments import definitions, lock, planning, results
 from offline_gntd.experiments.definitions import Experiment, Protocol
-from offline_gntd.experiments.job import Options, attempt
+from offline_gntd.experiments.job import Options, run_job
 from offline_gntd.experiments.lock import Lock
 from offline_gntd.experiments.record import DamagedRun
 
@@ -171,13 +171,19 @@ def test_a_damaged_run_json_fails_its_run_and_not_the_grid(small_dataset, home, 
 def finished_study(small_dataset):
     definitions.store(STUDY)
     for cell in STUDY.cells():
-        assert attempt(cell, Options()).kind == "done"
+        assert run_job(cell, Options()).kind == "done"
     return STUDY.cells()
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"\xff\xfe\x00", b"step\n20\n", b"score,return\n1,2\n", b"step,score\n20,x\n", b"step,return,score\n20\n"],
+    [
+        b"\xff\xfe\x00",
+        b"step\n20\n",
+        b"score,return\n1,2\n",
+        b"step,score\n20,x\n",
+        b"step,return,score\n20\n",
+    ],
 )
 def test_a_damaged_scores_file_is_named(content, finished_study, capsys):
     (finished_study[0].folder(0) / "scores.csv").write_bytes(content)
@@ -211,14 +217,14 @@ def test_files_that_are_no_locks_are_ignored(name, small_dataset):
     cell = STUDY.cells()[0]
     cell.folder(0).mkdir(parents=True)
     (cell.folder(0) / name).write_text("")
-    with Lock(cell.folders()), pytest.raises(lock.Held), Lock(cell.folders()):
+    with Lock(cell.folders()), pytest.raises(lock.Locked), Lock(cell.folders()):
         pass
-    assert attempt(cell, Options()).kind == "done"
+    assert run_job(cell, Options()).kind == "done"
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, '{"machine": 5}', '{"process": "x"}'])
 def test_a_lock_that_cannot_be_read_is_taken_over_when_its_time_stands_still(content, home, monkeypatch):
-    monkeypatch.setattr(lock, "PATIENCE", 0.2)
+    monkeypatch.setattr(lock, "TIMEOUT", 0.2)
     (home / "run").mkdir()
     (home / "run/lock-5").write_text(content)
     assert lock.owner(home / "run")["silent_seconds"] >= 0

@@ -16,8 +16,9 @@ from failing_grid import BROKEN, COMMAND, GRID, VICTIM, assert_two_failed, cell_
 
 from offline_gntd.cli import main
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import definitions, grid, rates, results
+from offline_gntd.experiments import definitions, grid, results
 from offline_gntd.experiments.definitions import Experiment, Protocol
+from offline_gntd.experiments.estimates import Rate, Rates
 from offline_gntd.experiments.planning import plan
 
 FAST = "@hidden_dims=16x16@batch_size=32"
@@ -171,7 +172,7 @@ def test_what_a_killed_grid_had_in_hand_is_taken_over_by_one_that_waits(small_da
     wait_for(lambda: list(folder.glob("checkpoint-*.pt")))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     second = subprocess.Popen([*command[:-2], "--retries", "0"], env=os.environ, **pipes)
-    assert "another grid is at it" in second.stderr.readline()
+    assert "locked by another process" in second.stderr.readline()
     first.kill()
     first.wait()
     assert "1 done" in second.communicate(timeout=300)[0]
@@ -189,7 +190,7 @@ def test_ctrl_c_ends_a_grid_with_checkpoints(small_dataset, home):
     grid.send_signal(signal.SIGINT)
     _, told = grid.communicate(timeout=60)
     assert grid.returncode == 1
-    assert "the same command goes on from the checkpoints" in told
+    assert "the same command resumes the runs" in told
     assert json.loads((folder / "run.json").read_text())["status"] == "stopped"
     assert len(list(folder.glob("checkpoint-*.pt"))) == 1
     assert not list(folder.glob("lock-*"))
@@ -216,9 +217,9 @@ def test_ctrl_c_twice_ends_it_now(small_dataset, home):
 def test_the_longest_runs_come_first(small_dataset):
     """By measured rates; a cell of unknown length may be long."""
     study = replace(STUDY, algorithms=("td" + FAST, *STUDY.algorithms), seeds=2)
-    quick, slow = (rates.Rate(seconds, 0.0) for seconds in (1e-4, 1e-2))
+    quick, slow = (Rate(seconds, 0.0) for seconds in (1e-4, 1e-2))
     known = {("dqn" + FAST, 2): [quick], ("gndqn" + FAST, 2): [slow]}
-    order = [cell.algorithm for cell in grid.ordered(study.cells(), rates.Rates(known))]
+    order = [cell.algorithm for cell in grid.ordered(study.cells(), Rates(known))]
     assert order == ["td" + FAST, "gndqn" + FAST, "dqn" + FAST]
 
 

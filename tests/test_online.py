@@ -21,9 +21,9 @@ from offline_gntd.cli import main
 from offline_gntd.collection.online import ReplayBuffer
 from offline_gntd.evaluation import task_of
 from offline_gntd.experiments import definitions
-from offline_gntd.experiments.batches import batches_of
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.run import Run, Stopped
+from offline_gntd.experiments.training import batches_of
 
 SMALL = "@batch_size=32@hidden_dims=8@policy_freq=2@random_steps=20@buffer_size=200"
 

@@ -1,4 +1,4 @@
-"""Random faults against a small grid: in the end it has the bits of an undisturbed one, or says what is damaged.
+"""Random faults against a small grid, which ends with the bits of an undisturbed one or names the damage.
 
 make soak SECONDS=600
 """
