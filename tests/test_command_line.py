@@ -122,7 +122,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
         (["tables"], "invalid choice: 'tables'"),
     ],
 )
-def test_options_that_cannot_be_read_are_said_in_a_line(arguments, words, home, capsys):
+def test_invalid_options_are_one_line(arguments, words, home, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     error = capsys.readouterr().err
@@ -131,7 +131,7 @@ def test_options_that_cannot_be_read_are_said_in_a_line(arguments, words, home, 
     assert error.count("\n") == 1
 
 
-def test_a_folder_that_cannot_be_written_is_said_before_any_work(home, monkeypatch, capsys):
+def test_an_unwritable_folder_is_reported_before_any_work(home, monkeypatch, capsys):
     blocked = home / "file"
     blocked.write_text("")
     monkeypatch.setenv("OFFLINE_GNTD_HOME", str(blocked))
@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_any_work(home, monkeypat
     assert error.count("\n") == 1
 
 
-def test_an_interrupted_command_says_so_and_exits_as_a_shell_expects(monkeypatch, capsys):
+def test_an_interrupted_command_exits_with_130(monkeypatch, capsys):
     def interrupt(arguments):
         raise KeyboardInterrupt
 
@@ -156,8 +156,8 @@ def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, quick_recipe)
         "quickstart",
         ("cartpole-replay-small",),
         ("dqn@hidden_dims=16x16@batch_size=32",),
-        seeds=2,
-        protocol=Protocol(steps=20, evaluate_every=10, evaluate_episodes=2, seeds_per_process=2),
+        seeds=1,
+        protocol=Protocol(steps=20, evaluate_every=10, evaluate_episodes=2),
         table=BUILT_IN["quickstart"].table,
     )
     monkeypatch.setitem(BUILT_IN, "quickstart", small)
@@ -230,7 +230,7 @@ def test_an_experiment_from_a_file(home, small_dataset, capsys):
         ("\udcff", "cannot read"),
     ],
 )
-def test_a_file_that_is_no_experiment_is_one_line(text, words, tmp_path, capsys):
+def test_an_invalid_toml_file_is_one_line(text, words, tmp_path, capsys):
     path = tmp_path / "mine.toml"
     path.write_text(text, errors="surrogateescape")
     assert main(["run", str(path)]) == 2
@@ -239,7 +239,7 @@ def test_a_file_that_is_no_experiment_is_one_line(text, words, tmp_path, capsys)
     assert error.count("\n") == 1
 
 
-def test_the_choices_offered_are_those_there_are():
+def test_the_choices_of_options_match_the_code():
     assert tuple(FORMS) == FORMATS
     assert tuple(render.KINDS) == KINDS
     assert set(figures.CAPTIONS) == set(FIGURES) == {*figures.CURVES, *figures.OVER_RUNS}
@@ -252,6 +252,7 @@ def test_algorithms_are_listed_with_their_fields(capsys):
     assert "kfac.damping             1.0" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error():
     command = f"{sys.executable} -m offline_gntd algorithms | true"
     done = subprocess.run(

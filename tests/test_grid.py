@@ -35,7 +35,7 @@ def counts(outcome):
     return {name: len(getattr(outcome, name)) for name in ("done", "failed", "finished_before", "stale")}
 
 
-def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
+def test_a_grid_runs_only_missing_cells(small_dataset):
     assert counts(grid.run(STUDY, workers=2, quiet=True)) == {
         "done": 4,
         "failed": 0,
@@ -68,7 +68,7 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
     assert definitions.find("study") == STUDY  # as it was run, though nothing but the results is left
 
 
-def test_runs_of_other_settings_are_stale_and_redone_only_when_asked(small_dataset):
+def test_runs_with_other_settings_are_stale(small_dataset):
     cell = STUDY.cells()[0]
     for seed in cell.seeds:
         write_run(STUDY, cell.algorithm, seed, [1.0], dataset=cell.dataset, config_hash="another")
@@ -94,7 +94,7 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(small_dataset):
     assert [cell.algorithm for cell in plan(broken).todo] == ["dqn@hidden_dims=9999999x9999999"]
 
 
-def test_missing_data_is_said_before_anything_runs(home):
+def test_missing_data_is_reported_before_anything_runs(home):
     with pytest.raises(UserError, match="datasets build cartpole-replay-small"):
         grid.run(STUDY, quiet=True)
     assert not list(home.iterdir())
@@ -131,7 +131,7 @@ def test_workers_end_when_their_grid_is_killed(small_dataset, home):
     assert not Path(f"/proc/{worker}").exists()
 
 
-def test_of_24_cells_two_fail_and_only_those_are_run_again(small_dataset, capfd):
+def test_failed_cells_are_recorded_and_only_those_are_run_again(small_dataset, capfd):
     with victim_killed() as killed:
         assert main(COMMAND) == 1
     told = capfd.readouterr()
@@ -162,7 +162,7 @@ def test_two_grids_at_once_run_every_cell_once(small_dataset):
 
 
 @pytest.mark.slow
-def test_what_a_killed_grid_had_in_hand_is_taken_over_by_one_that_waits(small_dataset, home):
+def test_a_waiting_grid_takes_over_the_runs_of_a_killed_one(small_dataset, home):
     """The first is killed with its cell unfinished; the second, started meanwhile, finishes it."""
     command = [sys.executable, "-m", "offline_gntd", "run", "shared", "--datasets", "cartpole-replay-small"]
     command += ["--algorithms", "dqn" + FAST, "--seeds", "1", "--steps", "20000", "--evaluate-every", "10000"]
@@ -181,7 +181,7 @@ def test_what_a_killed_grid_had_in_hand_is_taken_over_by_one_that_waits(small_da
     assert about["resumed_at"]
 
 
-def test_ctrl_c_ends_a_grid_with_checkpoints(small_dataset, home):
+def test_ctrl_c_stops_a_grid_with_checkpoints(small_dataset, home):
     command = [sys.executable, "-m", "offline_gntd", "run", "endless", "--datasets", "cartpole-replay-small"]
     command += ["--algorithms", "dqn", "gndqn", "--seeds", "1", "--steps", "100000000", "--workers", "1"]
     grid = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ, text=True)

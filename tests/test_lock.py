@@ -1,4 +1,4 @@
-"""Locks: one owner, whose death is noticed, on this machine and on others, whatever clocks say."""
+"""Locks: one owner at a time; a dead owner is detected on this and on other machines, with any clock."""
 
 import json
 import multiprocessing
@@ -48,7 +48,7 @@ def test_all_folders_or_none(home):
     assert not list(one.iterdir())
 
 
-def test_a_killed_owner_loses_its_lock_at_once(home):
+def test_the_lock_of_a_killed_process_is_free_at_once(home):
     folder = home / "run"
     code = (
         "import sys, time, pathlib; from offline_gntd.experiments.lock import Lock\n"
@@ -67,7 +67,7 @@ def test_a_killed_owner_loses_its_lock_at_once(home):
     owner.wait()
 
 
-def test_a_process_number_used_again_is_another_process(home):
+def test_a_reused_process_number_is_another_process(home):
     leave(home / "run", machine=lock.machine(), process=os.getpid(), born="1")
     assert lock.owner(home / "run") is None
     with Lock([home / "run"]):
@@ -77,7 +77,7 @@ def test_a_process_number_used_again_is_another_process(home):
 @pytest.mark.parametrize(
     "clock", [0, 4_000_000_000]
 )  # the heartbeat's time, far behind and far ahead of ours
-def test_an_owner_elsewhere_is_dead_when_its_heart_stands_still(home, impatient, clock):
+def test_an_owner_on_another_machine_without_heartbeats_is_dead(home, impatient, clock):
     path = leave(home / "run", machine="another", host="node7", process=1, born="1")
     os.utime(path, (clock, clock))
     watch = Watch([home / "run"])
@@ -91,7 +91,7 @@ def test_an_owner_elsewhere_is_dead_when_its_heart_stands_still(home, impatient,
 
 
 @pytest.mark.parametrize("direction", [1, -1])
-def test_an_owner_elsewhere_lives_while_its_heart_beats_though_its_clock_jumps(home, impatient, direction):
+def test_an_owner_on_another_machine_is_alive_while_its_heartbeat_changes(home, impatient, direction):
     path = leave(home / "run", machine="another", host="node7", process=1, born="1")
     over = threading.Event()
 
@@ -115,7 +115,7 @@ def test_an_owner_elsewhere_lives_while_its_heart_beats_though_its_clock_jumps(h
         heart.join()
 
 
-def test_an_owner_taken_for_dead_is_told(home, impatient):
+def test_an_owner_notices_that_it_lost_its_lock(home, impatient):
     with Lock([home / "run"]) as mine:
         mine.check()
         leave(home / "run", number=1, machine="another", host="node7", process=1, born="1")
@@ -138,7 +138,7 @@ def contend(folder, barrier, winners):
 
 
 @pytest.mark.parametrize("dead_owner", [False, True])
-def test_of_many_that_try_at_once_one_succeeds(home, dead_owner):
+def test_one_of_several_competing_processes_gets_the_lock(home, dead_owner):
     context = multiprocessing.get_context("fork")
     for attempt in range(4):
         folder = home / f"run-{attempt}"

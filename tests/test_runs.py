@@ -68,7 +68,7 @@ def test_a_run_leaves_a_record_of_every_seed(small_dataset):
         assert {"bellman_error", "loss", "kfac_condition", "kfac_failures"} <= set(metrics[0])
 
 
-def test_the_same_run_twice_is_the_same(small_dataset):
+def test_a_repeated_run_gives_the_same_bits(small_dataset):
     Run(cell()).execute()
     first = [without_timing(cell(), seed) for seed in (0, 1)]
     for seed in (0, 1):
@@ -106,7 +106,7 @@ def test_a_checkpoint_of_other_settings_is_not_resumed(small_dataset, monkeypatc
     assert json.loads((longer.folder(0) / "run.json").read_text())["resumed_at"] == []
 
 
-def test_a_checkpoint_of_another_torch_is_not_resumed_and_that_is_said(small_dataset, monkeypatch, capsys):
+def test_a_checkpoint_of_another_torch_version_is_not_resumed(small_dataset, monkeypatch, capsys):
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 30)
     with pytest.raises(Stopped):
         Run(cell()).execute(stopping=lambda: True)
@@ -119,7 +119,7 @@ def test_a_checkpoint_of_another_torch_is_not_resumed_and_that_is_said(small_dat
     )
 
 
-def test_where_one_seed_s_checkpoint_is_spoiled_all_begin_anew(small_dataset, monkeypatch):
+def test_a_damaged_checkpoint_of_one_seed_restarts_all_seeds(small_dataset, monkeypatch):
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 50)
     looks = iter([False, True])  # with an evaluation behind it
     with pytest.raises(Stopped):
@@ -149,7 +149,7 @@ def test_a_diverged_seed_is_a_result_and_the_others_go_on(small_dataset):
     assert [int(row["step"]) for row in rows(cell("td"), 1, "scores.csv")] == [40, 80, 100]
 
 
-def test_values_past_the_bound_have_diverged(small_dataset):
+def test_a_run_with_too_large_values_has_diverged(small_dataset):
     run = Run(cell("td", seeds=(0,)))
     run.training.agent.critic.network.flat *= 1e6
     run.execute()
@@ -190,7 +190,7 @@ def test_a_stored_policy_of_other_settings_is_refused(small_dataset, monkeypatch
         evaluate_stored(cell("td").folder(0))
 
 
-def test_a_folder_without_a_checkpoint_is_said(home):
+def test_a_folder_without_a_checkpoint_is_an_error(home):
     with pytest.raises(UserError, match="there is no checkpoint in"):
         evaluate_stored(home)
 

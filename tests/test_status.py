@@ -85,7 +85,7 @@ def test_status_from_disk_alone(half_done, capsys):
     assert main(["status", "nothing"]) == 2
 
 
-def test_a_run_that_cannot_be_read_does_not_hide_the_others(half_done, home):
+def test_a_damaged_run_does_not_hide_the_others(half_done, home):
     name, *_ = (path.parent.name for path in (home / "results").glob("*/experiment.json"))
     before = status.read(name)
     path = next((home / "results").glob("*/*/*/seed-*/run.json"))
@@ -95,7 +95,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(half_done, home):
     assert [run.state for run in found.runs if run.error and "delete its folder" in run.error] == ["failed"]
 
 
-def test_a_run_whose_owner_died_waits(half_done):
+def test_a_run_of_a_dead_process_is_waiting(half_done):
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(dict(machine="?", process=1, born="1")))
     assert states(status.read("study"))[1] == "running"  # elsewhere, for all we know
     assert "silent" not in status.read("study").runs[1].text()
@@ -106,7 +106,7 @@ def test_a_run_whose_owner_died_waits(half_done):
     assert states(status.read("study"))[1] == "waiting"
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(small_dataset, home, capsys):
+def test_a_dry_run_shows_the_plan_and_writes_nothing(small_dataset, home, capsys):
     assert main([*ARGUMENTS, "--dry-run", "--workers", "2"]) == 0
     told = capsys.readouterr().out
     assert told.count("to run") == 6 + 1
@@ -139,7 +139,7 @@ def test_the_wall_time_of_a_plan():
     assert "without 1 that have no estimate" in made.text()
 
 
-def test_rates_are_of_the_likest_runs():
+def test_rates_are_those_of_the_most_similar_runs():
     cell = STUDY.cells()[0]
     widest, closest = ("dqn", 1), ("dqn" + FAST, "cartpole-replay-small", 1)
     known = {widest: [Rate(1.0, 0.0)], closest: [Rate(0.1, 2.0), Rate(0.3, 4.0), Rate(9.0, 9.0)]}
