@@ -5,8 +5,6 @@ import io
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from offline_gntd.errors import UserError
 from offline_gntd.files import write_bytes
 
@@ -18,6 +16,8 @@ class Unreadable(UserError):
 
 
 def save(path: Path, content: Any) -> None:
+    import torch  # slow to import, and tables need only the name Unreadable
+
     buffer = io.BytesIO()  # torch.save to a file hides that the disk is full
     torch.save(content, buffer)
     # not getbuffer(): a view that an error of the disk leaves in a traceback crashes Python 3.12's collector
@@ -26,6 +26,8 @@ def save(path: Path, content: Any) -> None:
 
 
 def load(path: Path) -> Any:
+    import torch
+
     try:
         head, _, payload = path.read_bytes().partition(b"\n")
     except OSError as error:

@@ -21,7 +21,7 @@ def installed() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages, and the hashes of imported user files."""
-    return installed() | extensions.fingerprints()
+    return installed() | extensions.file_hashes()
 
 
 def changes(before: dict[str, str], now: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Finished runs made up by hand, so that what is computed from them can be checked by hand."""
+"""Finished runs with made-up numbers, so that what is computed from them can be checked by hand."""
 
 from offline_gntd.experiments.record import to_csv
 from offline_gntd.files import write_json, write_text
@@ -7,13 +7,15 @@ D4RL = {"dataset_origin": "d4rl", "env_id": "Hopper-v4"}
 
 
 def d4rl(name):
-    """What a run on one of D4RL's own files says of its data."""
+    """The dataset columns of a run on one of D4RL's own files."""
     return D4RL | {"dataset_version": name.rpartition("-")[2], "dataset_d4rl_id": name}
 
 
-def write_run(experiment, algorithm, seed, returns, errors=None, dataset="cartpole-replay", **changes):
-    """A finished run with evaluations at 10, 20, … updates, a second of training for each update, a tenth of
-    it on the processor's clock; a score is a fifth of a return."""
+def write_run(
+    experiment, algorithm, seed, returns, errors=None, dataset="cartpole-replay", metrics=None, **changes
+):
+    """Write a finished run with evaluations at 10, 20, … updates. An update takes 1 s, and 0.1 s of CPU time;
+    a score is a fifth of a return. `errors` are squared TD errors, `metrics` further columns."""
     cell = next(
         c for c in experiment.cells() if c.algorithm == algorithm and seed in c.seeds and c.dataset == dataset
     )
@@ -26,7 +28,7 @@ def write_run(experiment, algorithm, seed, returns, errors=None, dataset="cartpo
         "status": "done",
         "config": {"hidden_dims": [16, 16], "learning_rate": 0.001, "kfac": None},
         "config_hash": "abc",
-        "protocol": vars(experiment.protocol),
+        "protocol": vars(experiment.protocol_of(algorithm)),
         "stack": 1,
         "dataset_source": dataset,
         "dataset_sha256": "f" * 64,
@@ -54,5 +56,8 @@ def write_run(experiment, algorithm, seed, returns, errors=None, dataset="cartpo
     ]
     write_text(cell.folder(seed) / "scores.csv", to_csv(rows))
     errors = errors or [1.0] * len(returns)
-    rows = [{"step": s, "bellman_error": e} for s, e in zip(steps, errors, strict=True)]
+    rows = [
+        {"step": s, "bellman_error": e} | {name: values[i] for name, values in (metrics or {}).items()}
+        for i, (s, e) in enumerate(zip(steps, errors, strict=True))
+    ]
     write_text(cell.folder(seed) / "metrics.csv", to_csv(rows))

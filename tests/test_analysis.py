@@ -1,36 +1,38 @@
 """Tables from numbers small enough to check by hand."""
 
 import math
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
 from fabricated import d4rl, write_run
 
 from offline_gntd.analysis import (
-    aggregates,
-    bellman,
-    captions,
-    compatibility,
-    grid,
+    FIGURES,
+    TABLES,
+    pairwise,
     published,
     render,
-    values,
+    scores,
+    td_error,
     versus_published,
 )
-from offline_gntd.analysis.grid import Layout
-from offline_gntd.analysis.selection import Absent, select
+from offline_gntd.analysis.scores import Layout
+from offline_gntd.analysis.selection import Measure, MissingRun, refuse_incomparable, run_values, select
 from offline_gntd.analysis.table import Cell, Table
-from offline_gntd.analysis.values import Measure
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions, results
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
+from offline_gntd.theory import runner as theory
 
+LAST = Measure()
 PROTOCOL = Protocol(steps=20, evaluate_every=10, evaluate_episodes=1)
 
 
 @pytest.fixture
 def study():
-    """TD never gets there and one seed diverges; DQN's two seeds reach 400 after 1 s and 2 s."""
+    """TD never reaches 400 and one of its seeds diverges; DQN's two seeds reach it after 1 s and 2 s."""
     experiment = Experiment("study", ("cartpole-replay",), ("td", "dqn"), seeds=2, protocol=PROTOCOL)
     store(experiment)
     write_run(experiment, "td", 0, [10, 20], [5.0, 7.0])
@@ -40,51 +42,118 @@ def study():
     return experiment
 
 
-def test_table1_by_hand(study):
-    table = bellman.table(select("study"))
+def test_td_error_table(study):
+    write_run(
+        study, "dqn", 0, [400, 300], [0.5, 0.4],
+        metrics={"td_error_abs": [1, 0.2], "td_error_abs_target": [1, 0.3]},
+    )  # fmt: skip
+    table = td_error.table(select("study"), LAST)
     td, dqn = table.long.to_dict("records")
     assert (td["bellman_error"], td["bellman_error_std"]) == (8.0, pytest.approx(math.sqrt(2)))
     assert (td["diverged"], td["reached"], td["final_return"]) == (1, 0, 25.0)
     assert math.isnan(td["seconds"])
     assert dqn["bellman_error"] == pytest.approx(0.5)
+    assert (dqn["td_error_abs"], dqn["td_error_abs_target"]) == (0.2, 0.3)
     assert (dqn["reached"], dqn["seconds"], dqn["updates"]) == (2, 1.5, 15.0)
-    assert (td["paper_bellman_error"], dqn["paper_seconds"]) == (757.93, 23.17)
-    assert [cell.text for cell in table.rows[0]] == [
-        "cartpole-replay", "TD", "8.00 ± 1.41 †1", "757.9", "—", "0/2", "—", "25.0 ± 7.1",
-    ]  # fmt: skip
-    assert table.rows[1][2] == Cell("0.50 ± 0.14", bold=True)
+    assert (td["paper_td_error_abs_target"], dqn["paper_seconds"]) == (757.93, 23.17)
+    cells = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
+    assert cells[0] == {
+        "dataset": "cartpole-replay",
+        "algorithm": "TD",
+        "TD error (abs, target net)": "—",  # not measured by version 0.1
+        "paper": "757.9",
+        "TD error (abs)": "—",
+        "TD error (squared)": "8.00 ± 1.41 †1",
+        "at threshold": "0/2",
+        "updates to threshold": "—",
+        "seconds to threshold": "—",
+        "paper seconds": "—",
+        "final return": "25.0 ± 7.1",
+    }
+    assert cells[1]["TD error (squared)"] == "0.50 ± 0.14"
+    assert (cells[1]["updates to threshold"], cells[1]["seconds to threshold"]) == ("15", "1.50")
     assert not table.missing
-    for words in (
-        "20 updates",
-        "2 seeds",
-        "every 10",
-        "ddof 1",
-        "400 on CartPole-v1",
-        "abacus",
-        "100 transitions",
-    ):
-        assert words in table.caption
+    assert "≥ 400 on CartPole-v1" in table.caption
+    for words in ("2 seeds, 20 updates", "every 10", "100 transitions"):
+        assert words in table.protocol
+        assert words in table.text("md")
 
 
-def test_a_time_that_fewer_seeds_reached_is_not_the_best(study):
+def test_time_to_threshold_of_fewer_seeds_is_not_bold(study):
     write_run(study, "td", 0, [500, 20], [5.0, 7.0])  # one seed of two, after one second
-    td, dqn = bellman.table(select("study")).rows
-    assert (td[4], td[5].text) == (Cell("1.00"), "1/2")
-    assert (dqn[4], dqn[5].text) == (Cell("1.50", bold=True), "2/2")
+    td, dqn = td_error.table(select("study"), LAST).rows
+    assert (td[6].text, td[8]) == ("1/2", Cell("1.00"))
+    assert (dqn[6].text, dqn[8]) == ("2/2", Cell("1.50", bold=True))
 
 
-def test_scores_by_hand(study):
-    table = grid.table(select("study"))
+def test_script_presets_have_the_paper_s_numbers():
+    experiment = Experiment("script", ("cartpole-replay",), ("td_script",), seeds=1, protocol=PROTOCOL)
+    store(experiment)
+    config = {"timeouts_terminal": True}
+    write_run(experiment, "td_script", 0, [1, 2], label="TD (script)", dataset_per_seed=True, config=config)
+    table = td_error.table(select("script"), LAST)
+    assert table.long["paper_td_error_abs_target"].tolist() == [757.93]
+    assert "one dataset per seed" in table.protocol
+    assert "Time limits count as terminal." in table.protocol
+
+
+@pytest.fixture
+def gauss_newton():
+    """GNTD reaches 400 in all seeds, TD in one of three."""
+    experiment = Experiment("gn", ("cartpole-replay",), ("td", "gntd"), seeds=3, protocol=PROTOCOL)
+    store(experiment)
+    for seed in range(3):
+        errors = {"td_error_abs_target": [9, 4 + seed]}
+        write_run(experiment, "td", seed, [10, 400 if seed == 0 else 20], metrics=errors)
+        write_run(experiment, "gntd", seed, [400, 500], metrics={"td_error_abs_target": [1, 1]})
+    return experiment
+
+
+def test_claims_count_seeds_that_never_reach_the_threshold(gauss_newton):
+    table = td_error.claims(select("gn"), LAST)
+    lines = table.long.set_index("measure")
+    # GNTD after 10, 10, 10 updates; TD after 20, and never (20) twice
+    updates = lines.loc["updates_counted"]
+    assert (updates["value"], updates["baseline_value"], updates["estimate"]) == (10, 20, 0.5)
+    assert (updates["reached"], updates["baseline_reached"], updates["verdict"]) == (3, 1, "better")
+    assert lines.loc["td_error_abs_target", "estimate"] == 0.2
+    assert lines.loc["final_return", "verdict"] == "better"
+    assert lines.loc["seconds_counted", ["value", "baseline_value"]].tolist() == [1, 2]
+    assert [[cell.text for cell in row] for row in table.rows[1:3]] == [
+        ["cartpole-replay", "GNTD : TD", "TD error (abs, target net)", "1.00", "5.00", "× 0.20 [0.17, 0.25]",
+         "better", "better (× 0.004)"],
+        ["cartpole-replay", "GNTD : TD", "updates to threshold", "10 (3/3)", "≥ 20 (1/3)",
+         "× 0.50 [0.50, 0.50]", "better", "better"],
+    ]  # fmt: skip
+    assert table.rows[3][-1].text == "better (baseline never reaches it)"
+    assert "counts with its run's length" in table.caption
+    assert "4 better, 0 worse" in table.caption
+
+
+def test_claims_without_data_or_a_second_seed(gauss_newton):
+    for seed in range(3):
+        write_run(gauss_newton, "td", seed, [600, 700])  # no absolute TD errors
+    verdicts = td_error.claims(select("gn"), LAST).long.set_index("measure")["verdict"]
+    assert verdicts["td_error_abs_target"] == "missing"
+    assert (verdicts["final_return"], verdicts["updates_counted"]) == ("worse", "unclear")
+    with pytest.raises(UserError, match="no Gauss-Newton algorithm and its baseline"):
+        td_error.claims(select("gn", algorithms=["gntd"]), LAST)
+
+
+def test_score_table(study):
+    table = scores.table(select("study"))
     assert [cell.text for cell in table.rows[0]] == ["cartpole-replay", "5.0 ± 1.4 †1", "80.0 ± 28.3"]
     assert [cell.bold for cell in table.rows[0]] == [False, False, True]
     assert table.columns == ("dataset", "TD", "DQN")
-    for words in ("ddof 1", "20 updates", "2 seeds", "last evaluation", "permutation test", "CartPole-v1"):
+    for words in ("ddof 1", "last evaluation", "permutation test"):
         assert words in table.caption
+    for words in ("20 updates", "2 seeds", "CartPole-v1"):
+        assert words in table.protocol
 
 
-def test_a_table_s_spread_is_the_returns_only_scaled(study):
+def test_std_of_scores_is_the_scaled_std_of_returns(study):
     """A score is a fifth of a return here: its mean and its std are too, and nothing is shifted."""
-    score, returns = (grid.table(select("study"), Measure(m)).long for m in ("score", "return"))
+    score, returns = (scores.table(select("study"), Measure(m)).long for m in ("score", "return"))
     assert score["score"].tolist() == pytest.approx((returns["return"] / 5).tolist())
     assert score["score_std"].tolist() == pytest.approx((returns["return_std"] / 5).tolist())
 
@@ -101,20 +170,23 @@ def test_a_table_s_spread_is_the_returns_only_scaled(study):
         ("training_cpu_seconds", "last", [2, 2]),
     ],
 )
-def test_what_a_run_is_worth(study, metric, protocol, expected):
-    lines = values.read(select("study"), Measure(metric, protocol))
+def test_aggregates_of_a_run(study, metric, protocol, expected):
+    lines = run_values(select("study"), Measure(metric, protocol))
     assert lines[lines["algorithm"] == "dqn"]["value"].tolist() == expected
 
 
-def test_the_best_evaluation_is_said_to_flatter(study):
-    assert "flatters" in grid.table(select("study"), Measure("score", "best")).caption
+def test_caption_names_the_aggregate(study):
+    """A number of evaluations is named only if the runs have more."""
+    words = {name: Measure("score", name).words(select("study")) for name in ("best", "final-2", "final-9")}
+    assert "biased upwards" in words["best"]
+    assert words["final-2"] == words["final-9"] == "mean of all 2 evaluations"
     assert (
-        "mean of its last 2 evaluations" in grid.table(select("study"), Measure("score", "final-9")).caption
+        Measure("score", "final-2").words(select("study", algorithms=["td"])) == "mean of all 2 evaluations"
     )
 
 
-def test_rows_and_columns_of_one_s_choice(study):
-    table = grid.table(select("study"), Measure("bellman_error"), Layout("algorithm", "dataset"))
+def test_rows_and_columns_can_be_chosen(study):
+    table = scores.table(select("study"), Measure("bellman_error"), Layout("algorithm", "dataset"))
     assert table.columns == ("algorithm", "cartpole-replay")
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["TD", "8.00 ± 1.41 †1"],
@@ -123,63 +195,66 @@ def test_rows_and_columns_of_one_s_choice(study):
     assert [row[1].bold for row in table.rows] == [False, True]  # less is better
 
 
-def test_a_field_as_an_axis():
+def test_a_setting_as_an_axis():
     sweep = Experiment("sweep", ("a",), ("td", "td@learning_rate=0.01", "dqn"), seeds=1, protocol=PROTOCOL)
     store(sweep)
     for algorithm, rate in (("td", 0.1), ("td@learning_rate=0.01", 0.01), ("dqn", 0.1)):
         write_run(sweep, algorithm, 0, [rate * 1000], dataset="a", config={"learning_rate": rate})
-    table = grid.table(select("sweep"), layout=Layout("learning_rate", "preset"))
+    table = scores.table(select("sweep"), layout=Layout("learning_rate", "preset"))
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["0.01", "2.0", ""],
         ["0.1", "20.0", "20.0"],
     ]
     with pytest.raises(UserError, match="would hold a td and a dqn"):
-        grid.table(select("sweep"), layout=Layout("learning_rate", "dataset"))
+        scores.table(select("sweep"), layout=Layout("learning_rate", "dataset"))
     with pytest.raises(UserError, match="did you mean 'learning_rate'"):
-        grid.table(select("sweep"), layout=Layout("learning_rat", "preset"))
+        scores.table(select("sweep"), layout=Layout("learning_rat", "preset"))
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Measure("score", "final-0"), "no protocol 'final-0'"),
-        (lambda: Measure("value", "best"), "no value of value is the best"),
-        (lambda: Layout("dataset", "dataset"), "cannot both be dataset"),
-        (lambda: grid.table(select("study"), Measure("scores")), "did you mean 'score'"),
+        (lambda: Measure("score", "final-0"), "no aggregate 'final-0'"),
+        (lambda: Measure("value", "best"), "value has no best value"),
+        (lambda: Layout("dataset", "dataset"), "--rows and --columns are both dataset"),
+        (lambda: scores.table(select("study"), Measure("scores")), "did you mean 'score'"),
         (lambda: select("study", datasets=["cartpole"]), "did you mean 'cartpole-replay'"),
+        (lambda: select("study", without=["cartpole"]), "did you mean 'cartpole-replay'"),
+        (lambda: select("study", without=["cartpole-replay"]), "--without leaves no dataset"),
         (lambda: select("study", algorithms=["sarsa"]), "no algorithm in study 'sarsa'"),
     ],
 )
-def test_what_cannot_be_shown_is_said(study, make, words):
+def test_bad_arguments(study, make, words):
     with pytest.raises(UserError, match=words):
         make()
 
 
-def test_part_of_an_experiment(study):
+def test_algorithms_are_selected_by_name_or_label(study):
     for name in ("dqn", "DQN"):  # by its name or by its label
         assert set(select("study", algorithms=[name]).runs["algorithm"]) == {"dqn"}
 
 
 def test_missing_runs_are_marked_and_counted(study):
-    (next(c for c in study.cells() if c.algorithm == "dqn").folder(0) / "run.json").unlink()
-    table, scores = bellman.table(select("study")), grid.table(select("study"))
-    assert table.missing == scores.missing == (Absent("cartpole-replay", "dqn", 0),)
-    assert table.rows[1][2].text == "0.60 (1/2)"
-    assert scores.rows[0][2].text == "100.0 (1/2)"
+    folder = next(cell for cell in study.cells() if cell.algorithm == "dqn").folder
+    (folder(0) / "run.json").unlink()
+    errors, grid = td_error.table(select("study"), LAST), scores.table(select("study"))
+    assert errors.missing == grid.missing == (MissingRun("cartpole-replay", "dqn", 0),)
+    assert errors.rows[1][5].text == "0.60 (1/2)"
+    assert grid.rows[0][2].text == "100.0 (1/2)"
     for form in ("md", "tex", "html"):
-        assert "INCOMPLETE: 1 runs are missing, in 1 cells" in table.text(form)
-    (next(c for c in study.cells() if c.algorithm == "dqn").folder(1) / "run.json").unlink()
-    table, scores = bellman.table(select("study")), grid.table(select("study"))
-    assert [cell.text for cell in table.rows[1][2:6]] == ["missing", "0.60", "missing", "0/2"]
-    assert [cell.text for cell in scores.rows[0]][2] == "missing"
-    assert "2 runs are missing, in 1 cells" in scores.note
+        assert "INCOMPLETE: 1 runs are missing, in 1 cells" in errors.text(form)
+    (folder(1) / "run.json").unlink()
+    errors, grid = td_error.table(select("study"), LAST), scores.table(select("study"))
+    assert [cell.text for cell in errors.rows[1][2:7]] == ["missing", "0.60", "missing", "missing", "0/2"]
+    assert [cell.text for cell in grid.rows[0]][2] == "missing"
+    assert "2 runs are missing, in 1 cells" in grid.note
 
 
-def test_runs_of_another_protocol_are_left_out_by_name(study):
+def test_runs_of_another_protocol_are_left_out_and_named(study):
     write_run(study, "dqn", 1, [100, 500], protocol=dict(vars(PROTOCOL), steps=40))
     selection = select("study")
-    assert selection.missing == (Absent("cartpole-replay", "dqn", 1),)
-    assert "another protocol and are left out: cartpole-replay dqn seed 1" in selection.notes[0]
+    assert selection.missing == (MissingRun("cartpole-replay", "dqn", 1),)
+    assert "are left out: cartpole-replay dqn seed 1" in selection.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -189,29 +264,29 @@ def test_runs_of_another_protocol_are_left_out_by_name(study):
         ({"env_id": "CartPole-v0"}, "environment: CartPole-v1 for 3 of them, but CartPole-v0"),
         ({"dataset_origin": "file"}, "origin of the data: built for 3 of them, but file"),
         ({"dataset_version": "v2"}, "version of the data"),
-        ({"stack": 2}, "stack size: 1 for 3 of them, but 2 for cartpole-replay dqn seed 1"),
+        ({"stack": 2}, "seeds per process: 1 for 3 of them, but 2 for cartpole-replay dqn seed 1"),
     ],
 )
-def test_runs_that_must_not_be_compared_are_refused_by_name(study, change, words):
+def test_incomparable_runs_are_refused_and_named(study, change, words):
     write_run(study, "dqn", 1, [100, 500], **change)
-    for mixed in (False, True):  # runs on one dataset are never mixed
+    for allowed in (False, True):  # runs on one dataset are never mixed
         with pytest.raises(UserError, match=words):
-            select("study", mixed=mixed)
+            select("study", allow_mixed_data=allowed)
 
 
-def test_shipped_results_of_another_protocol_are_left_out_and_said(study):
+def test_exported_runs_of_another_protocol_are_left_out(study):
     results.export(definitions.find("study"))
+    for path in (study.cells()[0].folder(0).parents[2]).rglob("run.json"):
+        path.unlink()
     shorter = Experiment("study", study.datasets, study.algorithms, seeds=2, protocol=Protocol(5, 5, 1))
     store(shorter)
-    for algorithm in ("td", "dqn"):
-        for seed in (0, 1):
-            write_run(shorter, algorithm, seed, [1.0], [1.0])
+    write_run(shorter, "td", 0, [1.0], [1.0])
     selection = select("study")
-    assert len(selection.runs) == 4
-    assert "another protocol" in bellman.caption(selection)
+    assert len(selection.runs) == 1
+    assert "3 runs have another protocol" in td_error.table(selection, LAST).caption
 
 
-def test_forms():
+def test_formats():
     long = pd.DataFrame({"dataset": ["a_b"], "value": [0.123456789]})
     rows, foot = ((Cell("a_b"), Cell("1 ± 2", True)),), ((Cell("total"), Cell("<3")),)
     table = Table("t", "5 % of Q(s,a) − r", ("dataset", "value"), rows, long, foot=foot)
@@ -243,55 +318,57 @@ FINAL_2 = Measure("score", "final-2")
 
 
 def test_final_evaluations_totals_and_published_numbers(locomotion):
-    table = grid.table(select("table2-v2"), FINAL_2)
+    table = scores.table(select("table2-v2"), FINAL_2)
     hopper, walker = table.rows
     assert hopper[1].text == "13.5 ± 2.8"  # seeds 11.5 and 15.5
     assert walker[1].text == "103.5 ± 2.8"
     # the mean of per-seed totals and their std over seeds
     assert [cell.text for cell in table.foot[0]][:2] == ["total", "117.0 ± 5.7"]
-    columns = dict(zip(table.columns, hopper, strict=True))
-    assert columns["paper TD3+BC"].text == "100.2 ± 0.2"
-    assert columns["CORL TD3+BC"].text == "60.4 ± 3.5"
-    assert "d3rlpy TD3+BC" not in columns  # its numbers are for v0
+    assert [[cell.text for cell in row] for row in table.block] == [
+        ["paper: hopper-medium", "100.2 ± 0.2"],
+        ["paper: walker2d-medium", "79.4 ± 1.6"],
+        ["CORL: hopper-medium-v2", "60.4 ± 3.5"],  # d3rlpy's numbers are for v0
+        ["CORL: walker2d-medium-v2", "82.7 ± 4.8"],
+    ]
     assert "CORL (D4RL v2, last evaluation)" in table.caption
-    assert "have such names" not in table.caption
+    assert "mean of the last 2 evaluations" in table.caption
+    assert "| *published, genuine D4RL* |  |" in table.text("md")
 
 
-def test_a_seed_that_lacks_a_dataset_has_no_total(locomotion):
+def test_a_seed_without_all_datasets_has_no_total(locomotion):
     (locomotion.cells()[0].folder(0) / "run.json").unlink()
-    assert grid.table(select("table2-v2"), FINAL_2).foot[0][1].text == "121.0 (1/2)"
+    assert scores.table(select("table2-v2"), FINAL_2).foot[0][1].text == "121.0 (1/2)"
 
 
-def test_data_of_two_origins_or_versions_is_refused_unless_asked_for(locomotion):
+def test_mixed_data_is_refused_unless_allowed(locomotion):
     facts = d4rl("hopper-medium-v2") | {"dataset_origin": "file"}
     for seed in (0, 1):
         write_run(locomotion, "td3_bc", seed, [1, 2, 3], dataset="hopper-medium-v2", label="TD3+BC", **facts)
-    with pytest.raises(UserError, match=r"origin of the data.*hopper-medium-v2 td3_bc seed 0.*--mixed"):
+    with pytest.raises(
+        UserError, match=r"origin of the data.*hopper-medium-v2 td3_bc seed 0.*--allow-mixed-data"
+    ):
         select("table2-v2")
-    table = grid.table(select("table2-v2", mixed=True))
-    assert not table.foot  # one dataset of each
-    assert [row[0].text for row in table.rows] == [
-        "hopper-medium-v2 (file v2)",
-        "walker2d-medium-v2 (d4rl v2)",
-    ]
-    assert "MIXED: the datasets do not share their origin of the data (file, d4rl)" in table.caption
-    assert "1 of our datasets have such names but are not these" in table.caption
+    table = scores.table(select("table2-v2", allow_mixed_data=True))
+    assert not table.foot  # one dataset of each source
+    assert [row[0].text for row in table.rows] == ["hopper-medium (rebuilt)", "walker2d-medium-v2 (D4RL v2)"]
+    assert "MIXED DATA: the datasets differ in origin of the data (file, d4rl)" in table.caption
     assert len(select("table2-v2", datasets=["walker2d-medium-v2"]).runs) == 2
+    assert len(select("table2-v2", without=["hopper-medium-v2"]).runs) == 2
 
 
-def test_only_what_comes_from_one_place_is_summed():
+def test_totals_are_per_source():
     names = ("hopper-medium-v2", "walker2d-medium-v2", "hopper-expert-v2")
     experiment = Experiment("table2-v2", names, ("td3_bc",), seeds=1, protocol=Protocol(30, 10, 1))
     store(experiment)
     for name, value in zip(names, (50, 100, 250), strict=True):
         facts = d4rl(name) | ({"dataset_origin": "file"} if name == names[1] else {})
         write_run(experiment, "td3_bc", 0, [value] * 3, dataset=name, label="TD3+BC", **facts)
-    table = grid.table(select("table2-v2", mixed=True))
-    assert [[cell.text for cell in row[:2]] for row in table.foot] == [["total, d4rl v2", "60.0"]]
-    assert "sum over datasets of one origin" in table.caption
+    table = scores.table(select("table2-v2", allow_mixed_data=True))
+    assert [[cell.text for cell in row[:2]] for row in table.foot] == [["total, D4RL v2", "60.0"]]
+    assert "sum over the datasets of one source" in table.caption
 
 
-def test_versions_of_one_environment_are_not_mixed():
+def test_versions_of_an_environment_are_not_mixed():
     runs = pd.DataFrame(
         {
             "dataset": ["a", "b", "c"],
@@ -300,28 +377,66 @@ def test_versions_of_one_environment_are_not_mixed():
             "env_id": ["Hopper-v4", "Hopper-v4", "Hopper-v5"],
             **dict.fromkeys(("dataset_sha256", "dataset_origin", "dataset_version"), "x"),
             "stack": 1,
+            "dataset_per_seed": False,
         }
     )
     with pytest.raises(UserError, match="version of the environment: Hopper-v4 for 2 of them, but Hopper-v5"):
-        compatibility.refuse(runs)
-    compatibility.refuse(runs.assign(env_id=["Hopper-v4", "Walker2d-v4", "HalfCheetah-v4"]))
+        refuse_incomparable(runs)
+    refuse_incomparable(runs.assign(env_id=["Hopper-v4", "Walker2d-v4", "HalfCheetah-v4"]))
 
 
-def test_rebuilt_files_stand_beside_what_they_stand_for():
-    """Results go by the file's name; what is published is found by what the file stands for."""
-    experiment = Experiment("table2-built", ("data/hopper_medium-v2.hdf5",), ("bc",), 2, Protocol(10, 10, 1))
+def test_rebuilt_files_are_marked():
+    """A file with a D4RL name and other contents; its medium-replay set has no published counterpart."""
+    files = ("data/hopper_medium-v2.hdf5", "data/hopper_medium_replay-v2.hdf5")
+    experiment = Experiment("table2-built", files, ("bc",), 2, Protocol(10, 10, 1))
     store(experiment)
-    facts = d4rl("hopper-medium-v2") | {"dataset_origin": "file"}
+    for name in ("hopper_medium-v2", "hopper_medium_replay-v2"):
+        facts = d4rl(name.replace("_", "-")) | {"dataset_origin": "file"}
+        for seed in (0, 1):
+            write_run(experiment, "bc", seed, [100 + 100 * seed], dataset=name, label="BC", **facts)
+    table = scores.table(select("table2-built"))
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["hopper-medium (rebuilt)", "30.0 ± 14.1"],
+        ["hopper-medium-replay (rebuilt)", "30.0 ± 14.1"],
+    ]
+    assert [[cell.text for cell in row] for row in table.block] == [
+        ["paper: hopper-medium", "30.1 ± 0.3"],
+        ["CORL: hopper-medium-v2", "53.5 ± 1.8"],
+    ]
+    assert set(versus_published.table(select("table2-built"), LAST).long["dataset"]) == {"hopper_medium-v2"}
+
+
+def test_an_algorithm_with_its_own_steps_says_so():
+    experiment = Experiment(
+        "steps", ("hopper-medium-v2",), ("bc", "bcq"), 1, PROTOCOL, algorithm_steps={"bcq": 10}
+    )
+    store(experiment)
+    facts = d4rl("hopper-medium-v2") | {"dataset": "hopper-medium-v2"}
+    write_run(experiment, "bc", 0, [5, 10], label="BC", **facts)
+    write_run(experiment, "bcq", 0, [10], label="BCQ", **facts)
+    for kind in ("scores", "pairwise", "budget"):
+        table = render.table("steps", kind=kind)
+        assert "BCQ (10 updates)" in [*table.columns, *(cell.text for cell in table.rows[0])]
+    assert "20 updates (BCQ 10)" in table.protocol
+
+
+def test_rising_curves_are_marked():
+    experiment = Experiment("curves", ("a",), ("flat", "rising", "noisy"), 2, Protocol(80, 10, 1))
+    store(experiment)
+    returns = {"flat": [50] * 8, "rising": [5 * k for k in range(8)], "noisy": [50] * 4 + [52] * 4}
+    for name, values in returns.items():
+        for seed in (0, 1):
+            write_run(experiment, name, seed, [value + 40 * seed for value in values], dataset="a")
+    assert scores.still_rising(select("curves")) == set()  # 2 points, where seeds differ by 5.7
     for seed in (0, 1):
-        write_run(experiment, "bc", seed, [100 + 100 * seed], dataset="hopper_medium-v2", label="BC", **facts)
-    table = grid.table(select("table2-built"))
-    assert [cell.text for cell in table.rows[0]] == [
-        "hopper_medium-v2", "30.0 ± 14.1", "30.1 ± 0.3", "53.5 ± 1.8",
-    ]  # fmt: skip
-    assert "1 of our datasets have such names but are not these" in table.caption
+        write_run(experiment, "rising", seed, [25 * k for k in range(8)], dataset="a")
+    assert scores.still_rising(select("curves")) == {("a", "rising")}
+    table = scores.table(select("curves"))
+    assert [cell.text.endswith("↑") for cell in table.rows[0]] == [False, False, True, False]
+    assert "last quarter of evaluations" in table.caption
 
 
-def test_shipped_results_have_the_paper_s_order():
+def test_exported_results_keep_the_experiment_s_order():
     names = ("walker2d_expert-v2", "hopper_medium-v2", "halfcheetah_medium-v2")
     experiment = Experiment("table2-v2", names, ("td3_bc", "bc"), seeds=1, protocol=Protocol(10, 10, 1))
     store(experiment)
@@ -331,12 +446,12 @@ def test_shipped_results_have_the_paper_s_order():
     results.export(definitions.find("table2-v2"))
     for path in (experiment.cells()[0].folder(0).parents[2]).rglob("*.json"):
         path.unlink()
-    shipped = select("table2-v2").experiment
-    assert shipped.datasets == ("halfcheetah_medium-v2", "hopper_medium-v2", "walker2d_expert-v2")
-    assert shipped.algorithms == ("bc", "td3_bc")
+    exported = select("table2-v2").experiment
+    assert exported.datasets == names
+    assert exported.algorithms == ("td3_bc", "bc")
 
 
-def test_published_numbers_beside_ours(locomotion):
+def test_versus_published(locomotion):
     table = versus_published.table(select("table2-v2"), FINAL_2)
     lines = {(line["dataset"], line["source"]): line for line in table.long.to_dict("records")}
     paper, corl = (lines["walker2d-medium-v2", source] for source in ("paper", "CORL"))
@@ -348,21 +463,22 @@ def test_published_numbers_beside_ours(locomotion):
         "walker2d-medium-v2", "TD3+BC", "score", "103.5", "[101.5, 105.5]",
         "paper", "79.4 ± 1.6", "+24.1", "no",
     ]  # fmt: skip
-    assert "it does for 0 of 2 (paper, score), 0 of 2 (CORL, score)" in table.caption
+    assert "contains 0 of 2 (paper, score), 0 of 2 (CORL, score)" in table.caption
     assert "FEW SEEDS (2)" in table.caption
     assert "728.9, its rows sum to 729.2" in table.caption
 
 
-def test_an_interval_that_covers_the_paper_s_number(study):
-    write_run(study, "dqn", 0, [400, 300], [0.5, 0.5])  # with seed 1's 0.6, the paper's 0.6 is just inside
-    table = versus_published.table(select("study"), Measure())
-    lines = table.long.set_index(["label", "metric"])
-    assert lines.loc[("DQN", "bellman_error"), "covered"]
+def test_interval_that_contains_the_paper_s_number(study):
+    for seed, error in enumerate((0.5, 0.7)):  # the paper has 0.6
+        metrics = {"td_error_abs_target": [1, error]}
+        write_run(study, "dqn", seed, [400, 300], metrics=metrics)
+    lines = versus_published.table(select("study"), LAST).long.set_index(["label", "metric"])
+    assert lines.loc[("DQN", "td_error_abs_target"), "covered"]
     assert not lines.loc[("DQN", "seconds"), "covered"]
     assert ("TD", "seconds") not in lines.index  # never reached, and nothing is published
 
 
-def test_published_numbers_of_what_has_no_runs_yet(home):
+def test_published_numbers_without_runs(home):
     name = "hopper-medium-v2"
     experiment = Experiment("mine", (name,), ("td3_bc", "gn_bcq"), 1, Protocol(10, 10, 1))
     store(experiment)
@@ -371,7 +487,7 @@ def test_published_numbers_of_what_has_no_runs_yet(home):
         versus_published.table(select("mine"), Measure())
 
 
-def test_nothing_published_is_said(study):
+def test_nothing_published(study):
     other = Experiment("other", ("mine",), ("td",), seeds=1, protocol=PROTOCOL)
     store(other)
     write_run(other, "td", 0, [1, 2], dataset="mine")
@@ -379,11 +495,10 @@ def test_nothing_published_is_said(study):
         versus_published.table(select("other"), Measure())
 
 
-def test_the_paper_s_inconsistencies():
-    """Its CQL total is 728.9 where its rows sum to 729.2; BC's ± is 37.7 where its rows' sum to 45.7."""
+def test_inconsistencies_of_the_paper():
     text = " ".join(published.inconsistencies())
     assert "CQL's total is printed as 728.9, its rows sum to 729.2" in text
-    assert "BC's ± is printed as 37.7, its rows' sum to 45.7" in text
+    assert "BC's ± is printed as 37.7, its rows' sum is 45.7" in text
     assert text.count("is printed as") == 2  # the others add up
     corl = published.locomotion().query(
         "source == 'CORL' and dataset == 'halfcheetah-medium' and label == 'BC'"
@@ -400,8 +515,8 @@ def test_reference_numbers_have_sources(shared):
         pd.testing.assert_frame_equal(published.read(name), pd.read_csv(shared / "reference" / name))
 
 
-def test_aggregates_over_datasets(locomotion):
-    table = aggregates.table(select("table2-v2"), FINAL_2)
+def test_statistics_over_datasets(locomotion):
+    table = scores.statistics_table(select("table2-v2"), FINAL_2)
     # seeds × datasets: 11.5, 101.5 and 15.5, 105.5
     assert [cell.text for cell in table.rows[0]][:3] == ["TD3+BC", "2 × 2", "58.5 [56.5, 60.5]"]
     values = table.long.set_index("statistic")["value"]
@@ -409,11 +524,10 @@ def test_aggregates_over_datasets(locomotion):
     assert values["IQM"] == (15.5 + 101.5) / 2
     assert values["optimality gap"] == 100 - (11.5 + 15.5 + 100 + 100) / 4
     assert "FEW SEEDS (2)" in table.caption
-    assert "10,000 resamples" in table.caption
 
 
-def test_who_beats_whom(study):
-    table = aggregates.improvement_table(select("study"), Measure())
+def test_probability_of_improvement_table(study):
+    table = pairwise.improvement_table(select("study"), Measure())
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["TD", "—", "0.00 [0.00, 0.00]"],
         ["DQN", "1.00 [1.00, 1.00]", "—"],
@@ -422,15 +536,15 @@ def test_who_beats_whom(study):
     assert not table.rows[0][2].bold
 
 
-def test_aggregates_take_only_seeds_that_have_all_datasets(locomotion):
+def test_statistics_use_only_seeds_with_all_datasets(locomotion):
     (locomotion.cells()[0].folder(0) / "run.json").unlink()
-    assert aggregates.matrices(select("table2-v2"), FINAL_2)["TD3+BC"].tolist() == [[15.5, 105.5]]
+    assert scores.score_matrices(select("table2-v2"), FINAL_2)["TD3+BC"].tolist() == [[15.5, 105.5]]
 
 
 def test_panels_keep_their_height_under_a_long_legend():
     from matplotlib import pyplot as plt
 
-    from offline_gntd.analysis.panels import HEIGHT, legend, panels
+    from offline_gntd.analysis.figures import HEIGHT, legend, panels
 
     figure, axes = panels(2, columns=2)
     for i in range(12):
@@ -442,29 +556,79 @@ def test_panels_keep_their_height_under_a_long_legend():
     assert inches > 0.7 * HEIGHT
 
 
-def test_a_caption_says_what_the_policies_behind_built_splits_reached():
-    experiment = Experiment("local", ("hopper-medium-local",), ("bc",), seeds=1, protocol=PROTOCOL)
+@pytest.fixture
+def race():
+    """Two seeds, two datasets: GN scores 20 and 40 after 10 and 20 updates, TD 10 and 20, but GN is twice as
+    slow: TD has 10 after 1 s and 20 after 2 s, GN 20 after 2 s and 40 after 4 s."""
+    experiment = Experiment("race", ("a", "b"), ("td", "gn"), seeds=2, protocol=PROTOCOL)
     store(experiment)
-    task = {"discrete": False, "reference_min": 0.0, "reference_max": 500.0, "reference_source": "hand"}
-    level = {"dataset_level": "medium policy, score 31.2", "task": task, "env_id": "Hopper-v4"}
-    write_run(experiment, "bc", 0, [10, 20], dataset="hopper-medium-local", **level)
-    caption = captions.data(select("local"))
-    assert caption.endswith("Levels reached: hopper-medium-local: medium policy, score 31.2.")
+    for dataset in experiment.datasets:
+        for seed in (0, 1):
+            write_run(experiment, "td", seed, [50, 100], dataset=dataset)
+            write_run(experiment, "gn", seed, [100, 200], dataset=dataset)
+            scores_csv = (
+                next(c for c in experiment.cells() if (c.algorithm, c.dataset) == ("gn", dataset)).folder(
+                    seed
+                )
+                / "scores.csv"
+            )
+            lines = pd.read_csv(scores_csv)
+            lines["training_cpu_seconds"] *= 2
+            lines.to_csv(scores_csv, index=False)
+    return experiment
 
 
-def test_a_caption_of_discrete_sets_names_no_levels(study):
-    assert "Levels" not in captions.data(select("study"))
+def test_pairwise_by_updates_and_by_seconds(race):
+    table = pairwise.table(select("race"), LAST)
+    line = table.long.iloc[0]
+    assert (line["end_difference"], line["training_difference"]) == (20, 15)  # 40 − 20, 30 − 15
+    assert line["end_seconds_difference"] == 0  # after 2 s both have 20
+    # up to 2 s: TD has 10 up to 1 s and then rises to 20, GN has 20 throughout
+    assert line["training_seconds_difference"] == pytest.approx(20 - 12.5, abs=0.01)
+    assert [cell.text for cell in table.foot[0]] == [
+        "P(improvement)", "GN", "", "", "1.00 [1.00, 1.00]", "0.50 [0.50, 0.50]", "1.00 [1.00, 1.00]",
+        "1.00 [1.00, 1.00]",
+    ]  # fmt: skip
+    assert "the training time of the shorter run" in table.caption
 
 
-def test_any_metric_can_be_duelled_over(study):
-    table = render.table("study", kind="duels", metric="bellman_error")
-    (last, whole) = table.rows
-    assert [cell.text for cell in last[:3]] == ["cartpole-replay", "at the end", "DQN"]
-    assert last[3].text == "0.50 ± 0.14"
-    assert last[5] == Cell("−7.50 [−8.60, −6.40]", bold=True)  # 7 and 9 against 0.4 and 0.6
-    assert whole[3].text == "0.55 ± 0.14"
-    assert table.columns[1] == "mean bellman error"
-    with pytest.raises(UserError, match="a duel takes two algorithms"):
-        render.table("study", kind="duels", algorithms=["td"])
-    with pytest.raises(UserError, match="--metric is for grids and duels"):
+def test_pairwise_of_any_metric(study):
+    table = render.table("study", kind="pairwise", metric="bellman_error")
+    (row,) = table.rows
+    assert [cell.text for cell in row[:4]] == ["cartpole-replay", "DQN", "0.50 ± 0.14", "8.00 ± 1.41 †1"]
+    assert row[4] == Cell("−7.50 [−8.60, −6.40]", bold=True)  # 0.4 and 0.6 against 7 and 9
+    assert table.columns[2] == "bellman error at the end"
+    with pytest.raises(UserError, match="a pairwise table needs two algorithms"):
+        render.table("study", kind="pairwise", algorithms=["td"])
+    with pytest.raises(UserError, match="--metric applies to --kind scores and pairwise"):
         render.table("study", kind="improvement", metric="bellman_error")
+
+
+def test_best_within_a_budget(race, monkeypatch):
+    monkeypatch.setattr(pairwise, "BUDGETS", (1 / 60, 2 / 60, 1, 5))
+    table = pairwise.budget_table(select("race"), LAST)
+    rows = [[cell.text for cell in row[2:]] for row in table.rows[:3]]
+    assert rows == [
+        ["TD", "10.0 ± 0.0", "—"],  # after 1 s GN has no evaluation yet
+        ["TD", "20.0 ± 0.0 ‡", "20.0 ± 0.0"],
+        ["GN", "20.0 ± 0.0 ‡", "40.0 ± 0.0 ‡"],
+    ]
+    assert len(table.rows) == 6  # no budget beyond the end of all runs
+
+
+def test_tables_of_exported_results_do_not_import_torch(study):
+    results.export(definitions.find("study"))
+    code = (
+        "import sys; from offline_gntd.analysis import TABLES, render\n"
+        "for kind in (None, *TABLES):\n"
+        "    if kind not in ('claims', 'published'): render.table('study', kind=kind)\n"
+        "assert not {'torch', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_registered_kind_exists():
+    for kind in (*TABLES.values(), *FIGURES.values()):
+        assert callable(render.function_of(kind))
+    assert set(definitions.TABLE_KINDS) <= set(TABLES)
+    assert render.THEORY == theory.NAME

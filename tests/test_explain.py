@@ -1,4 +1,4 @@
-"""From a table's cell to its runs, and back by the command that is given."""
+"""From a cell of a table to its runs, and the commands that repeat them."""
 
 import json
 import shlex
@@ -18,7 +18,7 @@ from offline_gntd.experiments.definitions import Experiment, Protocol, store
 ALGORITHM = "dqn@hidden_dims=16x16@batch_size=32"
 
 
-def test_the_command_given_reproduces_every_score(small_dataset, home, capsys):
+def test_commands_reproduce_every_score(small_dataset, home, capsys):
     run = ["run", "study", "--algorithms", ALGORITHM, "--datasets", "cartpole-replay-small", "--seeds", "2"]
     run += ["--steps", "60", "--evaluate-every", "30", "--evaluate-episodes", "2", "--seeds-per-process", "2"]
     assert main(run) == 0
@@ -30,7 +30,7 @@ def test_the_command_given_reproduces_every_score(small_dataset, home, capsys):
     columns = [*results.KEY, "step", "returns", "score", "loss"]
     assert first[columns].values.tolist() == again[columns].values.tolist()
     hashes = {
-        name: explain(name, "cartpole-replay-small", ALGORITHM).made["config hash"]
+        name: explain(name, "cartpole-replay-small", ALGORITHM).provenance["config hash"]
         for name in ("study", "again-study")
     }
     assert hashes["study"] == hashes["again-study"]
@@ -46,7 +46,7 @@ def study():
     return experiment
 
 
-def test_what_is_said(study, capsys):
+def test_text(study, capsys):
     assert main(["explain", "study", "cartpole-replay", "DQN"]) == 0  # by its label
     text = capsys.readouterr().out
     for words in (
@@ -61,10 +61,10 @@ def test_what_is_said(study, capsys):
         "study/cartpole-replay/dqn/seed-0",
     ):
         assert words in text
-    assert "kfac" not in text.partition("other than the preset's")[2].partition("data")[0]
+    assert "kfac" not in text.partition("differ from the preset")[2].partition("data")[0]
 
 
-def test_a_set_that_was_built_otherwise_is_built_so_again(home, capsys):
+def test_build_command_is_the_recorded_one(home, capsys):
     experiment = Experiment("other", ("cartpole-replay",), ("dqn",), seeds=1, protocol=Protocol(20, 10, 2))
     store(experiment)
     write_run(
@@ -74,7 +74,7 @@ def test_a_set_that_was_built_otherwise_is_built_so_again(home, capsys):
     assert "datasets build cartpole-replay --seed 7\n" in capsys.readouterr().out
 
 
-def test_for_a_program(study, capsys):
+def test_json(study, capsys):
     assert main(["explain", "study", "cartpole-replay", "dqn", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [seed["value"] for seed in found["seeds"]] == [40, 60]
@@ -86,12 +86,12 @@ def test_a_cell_without_runs(study):
         explain("study", "cartpole-replay", "gntd")
 
 
-def test_shipped_runs_are_said_to_be(study):
+def test_exported_runs_name_their_file(study):
     results.export(definitions.find("study"))
     for seed in (0, 1):
         (study.cells()[0].folder(seed) / "run.json").unlink()
         for path in study.cells()[0].folder(seed).iterdir():
             path.unlink()
         study.cells()[0].folder(seed).rmdir()
-    kept = {seed["kept in"] for seed in explain("study", "cartpole-replay", "dqn").seeds}
+    kept = {seed["folder"] for seed in explain("study", "cartpole-replay", "dqn").seeds}
     assert [path.endswith("results/study.csv") for path in kept] == [True]

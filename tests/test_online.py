@@ -14,9 +14,8 @@ from fabricated import write_run
 from test_survival import finish, start, wait_for_status
 
 from offline_gntd.algorithms import preset
-from offline_gntd.analysis import pairwise, render
+from offline_gntd.analysis import render
 from offline_gntd.analysis.selection import select
-from offline_gntd.analysis.values import default_measure
 from offline_gntd.cli import main
 from offline_gntd.collection.online import ReplayBuffer
 from offline_gntd.evaluation import task_of
@@ -172,7 +171,7 @@ def test_a_grid_from_run_to_export(home, capsys):
     assert main(["status", "figure1"]) == 0
     assert "2 done" in capsys.readouterr().out
     assert main(["table", "figure1"]) == 0
-    assert "40 batches, 1 seed" in capsys.readouterr().out
+    assert "1 seed, 40 environment steps" in capsys.readouterr().out
     assert main(["explain", "figure1", "Hopper-v5", f"pg_td{SMALL}"]) == 0
     assert "online" in capsys.readouterr().out
     assert main(["export", "figure1"]) == 0
@@ -188,7 +187,7 @@ def made_up():
         built_in.algorithms,
         seeds=3,
         protocol=dataclasses.replace(built_in.protocol, steps=40, evaluate_every=10),
-        table=built_in.table,
+        table=dataclasses.replace(built_in.table, aggregate="final-3"),
     )
     definitions.store(experiment)
     for seed in range(3):
@@ -220,36 +219,31 @@ def made_up():
 def test_the_pairwise_table_shows_the_significant_difference():
     made_up()
     table = render.table("figure1")
-    rows = {(row[0].text, row[1].text): row for row in table.rows}
-    # means over seeds of 10, 11, 12 times 1 … 4, whose mean is 2.5
-    assert [cell.text for cell in rows["Hopper-v5", "at the end"][3:5]] == ["127.5 ± 2.5", "27.5 ± 2.5"]
-    assert rows["Hopper-v5", "at the end"][5].bold
-    assert rows["Hopper-v5", "at the end"][5].text.startswith("100.0 [")
-    assert not rows["Swimmer-v5", "all of training"][5].bold
-    assert "40 batches, 3 seeds" in table.caption
-    assert "Batches of 512 transitions, collected on-policy in Hopper-v5, Swimmer-v5." in table.caption
+    rows = {row[0].text: row for row in table.rows}
+    # means over seeds of 10, 11, 12 times 2, 3, 4
+    assert [cell.text for cell in rows["Hopper-v5"][2:4]] == ["133.0 ± 3.0", "33.0 ± 3.0"]
+    assert rows["Hopper-v5"][4].bold
+    assert rows["Hopper-v5"][4].text.startswith("100.0 [")
+    assert not rows["Swimmer-v5"][6].bold
+    assert "3 seeds, 40 environment steps" in table.protocol
+    assert "Trained online in Hopper-v5, Swimmer-v5." in table.protocol
 
 
-def test_differences_resample_both_algorithms():
-    found = pairwise.difference(np.array([3.0, 5.0]), np.array([1.0, 1.0]))
-    assert found == (3.0, 2.0, 4.0)
-
-
-def test_figures_show_returns_over_batches_and_seconds():
-    from offline_gntd.analysis import figures
+def test_figures_show_returns_by_steps_and_by_seconds():
+    from matplotlib import pyplot
 
     made_up()
-    drawn = figures.draw(select("figure1"), default_measure(select("figure1").experiment), 2)
+    drawn = render.draw(select("figure1"), 2)
     assert {"updates", "seconds", "efficiency"} <= set(drawn)
     assert "profiles" not in drawn  # returns of two tasks have no common axis
     labels = [(axis.get_xlabel(), axis.get_ylabel()) for axis in drawn["updates"].axes]
-    assert labels == [("batches", "return")] * 2
+    assert labels == [("environment steps", "return")] * 2
     for figure in drawn.values():
-        figures.close(figure)
+        pyplot.close(figure)
 
 
-def test_the_report_shows_online_experiments(home):
+def test_report_of_online_runs(home):
     made_up()
     page = render.report(["figure1"]).read_text()
-    assert "Learning curves by batches" in page
-    assert "collected as it learns" in page
+    assert "Learning curves by environment steps" in page
+    assert "collected during training" in page

@@ -1,4 +1,4 @@
-"""The report: all there is to say on one page, which a real browser opens, sorts and fits to a phone."""
+"""The report: its contents, and how a browser shows it."""
 
 import re
 import shutil
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fabricated import write_run
 
-from offline_gntd.analysis import figures, page, render
-from offline_gntd.analysis.table import Cell, Table
+from offline_gntd.analysis import render
+from offline_gntd.analysis.table import Cell, Table, html_table
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
 
 REPOSITORY = Path(__file__).parents[1]
@@ -21,24 +21,27 @@ def study(name="study", seeds=2, **changes):
     store(experiment)
     for seed in range(seeds):
         write_run(experiment, "td", seed, [10, 20 + seed], [5, 7])
-        write_run(experiment, "dqn", seed, [100, 200 + seed], [1, 2], **changes)
+        metrics = {"td_error_abs_target": [1, 0.6]}
+        write_run(experiment, "dqn", seed, [100, 200 + seed], [1, 2], metrics=metrics, **changes)
 
 
 @pytest.fixture
 def few_figures(monkeypatch):
-    """One is enough to see that they are there; drawing all takes seconds."""
-    draw = figures.draw
-    monkeypatch.setattr(figures, "draw", lambda *given, columns: draw(*given, columns, ["profiles"]))
+    """One figure per experiment: drawing all takes seconds."""
+    draw = render.draw
+    monkeypatch.setattr(render, "draw", lambda selection, columns, _: draw(selection, columns, ["profiles"]))
 
 
-def test_what_is_on_the_page(few_figures):
+def test_contents(few_figures):
     study()
     study("unfinished", seeds=1, status="diverged", commit="decaf-changed")
     html = render.report().read_text()
     for words in (
         "Aggregates over datasets",
-        "Who beats whom",
-        "Published numbers beside ours",
+        "Probability of improvement",
+        "Published numbers",
+        "1 dataset × 2 algorithms × 2 seeds, 20 updates",
+        "highest mean score: DQN",
         "data:image/png;base64,",
         "sha256 of its rows",
         "c0ffee",
@@ -54,17 +57,17 @@ def test_what_is_on_the_page(few_figures):
     assert not re.findall(r"(?:src|href)=\"(?!data:|#)", html)  # nothing from anywhere else
 
 
-def test_what_cannot_be_shown_is_said_at_the_top(few_figures, home):
+def test_refused_experiments_are_named(few_figures, home):
     study()
     study("odd", env_id="CartPole-v0")
     html = render.report().read_text()
-    assert "odd is not shown: the runs on cartpole-replay do not share their environment" in html
+    assert "odd is not shown: the runs on cartpole-replay differ in environment" in html
     assert html.count('-section"><h2>') == 1
 
 
-def test_what_users_name_is_escaped():
+def test_names_are_escaped():
     table = Table("t", "<b>", ("<i>",), ((Cell("<script>"),),), None)
-    html = page.table(table)
+    html = html_table(table)
     assert not re.search(r"<(b|i|script)>", html)
 
 
@@ -79,9 +82,9 @@ def browser():
 
 
 @pytest.mark.slow
-def test_the_report_of_what_is_shipped_in_a_real_browser(browser, home):
+def test_report_of_exported_results_in_a_browser(browser, home):
     (home / "results").mkdir()
-    for path in (REPOSITORY / "results").glob("*.csv"):
+    for path in (REPOSITORY / "results").glob("*.*"):
         shutil.copy(path, home / "results")
     report = render.report()
     for width in (PHONE, DESK):
@@ -101,7 +104,7 @@ def test_the_report_of_what_is_shipped_in_a_real_browser(browser, home):
 
 
 @pytest.mark.slow
-def test_tables_sort_in_a_real_browser(browser, tmp_path):
+def test_tables_sort_in_a_browser(browser, tmp_path):
     texts = [
         ("b", "−5.0 ± 1.0"),
         ("a", "—"),

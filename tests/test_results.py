@@ -116,5 +116,5 @@ def test_a_run_that_lost_its_evaluations_is_missing(home):
     assert [str(run) for run in found.missing] == ["cartpole-replay dqn seed 1"]
     assert "have no evaluations" in found.notes[0]
     write_run(STUDY, "dqn", 0, [])
-    with pytest.raises(UserError, match=r"lost their scores\.csv"):
+    with pytest.raises(UserError, match=r"have no scores\.csv"):
         select("study")

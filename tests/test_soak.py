@@ -1,4 +1,4 @@
-"""Random faults against a small grid, which ends with the bits of an undisturbed one or names the damage.
+"""Random faults against a small grid; its results must equal those of an undisturbed grid.
 
 make soak SECONDS=600
 """

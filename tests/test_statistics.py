@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offline_gntd.analysis import statistics
-from offline_gntd.analysis.significance import best, permutation_p
+from offline_gntd.analysis.statistics import best, compare_means, permutation_p
 
 #            task a, task b: two tasks, four runs
 SCORES = np.array([[0.0, 10.0], [20.0, 30.0], [40.0, 50.0], [60.0, 190.0]])
@@ -25,18 +25,18 @@ def test_mean_and_median():
     assert statistics.median(three) == 5
 
 
-def test_interquartile_mean_leaves_out_two_of_eight_at_each_end():
+def test_interquartile_mean():
     assert statistics.interquartile_mean(SCORES) == (20 + 30 + 40 + 50) / 4
     # ten values: a quarter is 2.5, and two are left out
     assert statistics.interquartile_mean(np.arange(10.0)[:, None]) == (2 + 3 + 4 + 5 + 6 + 7) / 6
 
 
-def test_optimality_gap_counts_nothing_beyond_the_goal():
+def test_optimality_gap():
     assert statistics.optimality_gap(SCORES) == 100 - (0 + 10 + 20 + 30 + 40 + 50 + 60 + 100) / 8
     assert statistics.optimality_gap(np.full((2, 2), 150.0)) == 0
 
 
-def test_a_statistic_takes_a_stack_as_it_takes_each():
+def test_statistics_are_vectorised():
     stack = rng().normal(50, 30, (7, 5, 3))
     for statistic in statistics.AGGREGATES.values():
         np.testing.assert_allclose(statistic(stack), [statistic(scores) for scores in stack])
@@ -51,7 +51,7 @@ def test_resamples_stay_within_their_task():
     assert {tuple(row) for row in draws[:, 0]} == {(1, 10), (1, 20), (2, 10), (2, 20)}
 
 
-def test_the_interval_of_a_mean_of_two_runs():
+def test_interval_of_a_mean_of_two_runs():
     """Of 0 and 1, a resample's mean is 0, ½ or 1 with chances ¼, ½, ¼: the 95 % interval is all of it."""
     scores = np.array([[0.0], [1.0]])
     draws = statistics.mean(statistics.resample(scores, rng(), 40_000))
@@ -65,7 +65,7 @@ def test_the_interval_of_a_mean_of_two_runs():
     assert not estimate.covers(1.01)
 
 
-def test_the_bootstrap_s_spread_is_the_standard_error():
+def test_bootstrap_std_is_the_standard_error():
     scores = rng().normal(0, 1, (10, 1))
     draws = statistics.mean(statistics.resample(scores, rng(), 40_000))
     assert draws.std() == pytest.approx(scores.std() / math.sqrt(10), rel=0.02)
@@ -81,7 +81,7 @@ def test_probability_of_improvement():
     assert statistics.Estimate(0.25, 0.125, 0.5).complement() == (0.75, 0.5, 0.875)
 
 
-def test_the_interval_of_an_improvement():
+def test_interval_of_an_improvement():
     x, y = np.array([[0.0], [2.0]]), np.array([[1.0]])
     # a resample of x has 0, 1 or 2 wins: ¼, ½, ¼
     assert statistics.improvement(x, y, rng()) == (0.5, 0, 1)
@@ -98,6 +98,12 @@ def test_the_interval_of_an_improvement():
     assert (estimate.low, estimate.high) == pytest.approx(np.quantile(slow, [0.025, 0.975]), abs=0.02)
 
 
+def test_compare_means():
+    x, y = np.array([3.0, 5.0]), np.array([1.0, 1.0])
+    assert compare_means(x, y) == (3.0, 2.0, 4.0)
+    assert compare_means(x, 2 * y, ratio=True) == (2.0, 1.5, 2.5)
+
+
 def test_performance_profile():
     thresholds = np.array([-1.0, 0.0, 30.0, 190.0])
     assert statistics.performance_profile(SCORES, thresholds).tolist() == [1, 7 / 8, 4 / 8, 0]
@@ -107,7 +113,7 @@ def test_performance_profile():
     assert low[2] < 0.5 < high[2]
 
 
-def test_the_same_seed_gives_the_same_intervals():
+def test_intervals_are_deterministic():
     first, again = (statistics.estimates(SCORES, statistics.AGGREGATES, rng()) for _ in range(2))
     assert first == again
 
@@ -124,7 +130,7 @@ def test_twelve_tasks_five_algorithms_ten_runs_take_under_five_seconds():
     assert time.process_time() - began < 5
 
 
-def test_permutation_p_by_counting():
+def test_permutation_p():
     # {3, 4} against {1, 2}: of the six pairs only {3, 4} sums to 7
     assert permutation_p(np.array([3.0, 4.0]), np.array([1.0, 2.0])) == 1 / 6
     # {2, 4} against {1, 3}: {2, 4} and {3, 4} sum to 6 or more
@@ -134,13 +140,13 @@ def test_permutation_p_by_counting():
     assert permutation_p(np.array([0.1, 0.2]), np.array([0.3, 0.0])) == 4 / 6
 
 
-def test_more_splits_than_can_be_counted_are_drawn():
+def test_too_many_splits_are_sampled():
     high, low = np.arange(12.0) + 3, np.arange(12.0)
     assert permutation_p(high, low) == permutation_p(high, low)
     assert permutation_p(high, low) == pytest.approx(0.028, abs=0.01)
 
 
-def test_bold_is_the_best_and_what_cannot_be_told_from_it():
+def test_best_and_not_significantly_worse():
     samples = {
         "best": np.array([10.0, 11.0, 12.0]),
         "like it": np.array([9.0, 11.5, 11.0]),
@@ -152,6 +158,6 @@ def test_bold_is_the_best_and_what_cannot_be_told_from_it():
     assert best({"failed": samples["failed"]}) == set()
 
 
-def test_two_seeds_cannot_be_tested_so_only_the_best_mean_is_bold():
+def test_with_two_seeds_only_the_best_mean():
     assert best({"a": np.array([10.0, 11.0]), "b": np.array([9.9, 11.0])}) == {"a"}
     assert best({"a": np.array([10.0]), "b": np.array([10.0])}) == {"a", "b"}

@@ -1,48 +1,95 @@
-"""The sentences captions share: how runs were trained and scored, on what data, and what marks mean."""
+"""Sentences that several captions share, and warnings about runs."""
 
 from collections import Counter
 
 import pandas as pd
 
 from offline_gntd.analysis.selection import Selection
+from offline_gntd.analysis.statistics import FEW_RUNS
 
+CHANGED = "-changed"  # ends the commit of a run whose source had uncommitted changes
 SPREAD = "mean ± std over seeds (ddof 1)"
+
+
+def protocol(selection: Selection) -> str:
+    """How the runs were trained and evaluated, on what data: once per page."""
+    return f"{training(selection)} {data(selection)}"
 
 
 def training(selection: Selection) -> str:
     protocol, seeds = selection.experiment.protocol, selection.experiment.seeds
+    labels = selection.labels
+    own = [f"{labels[name]} {steps:,}" for name, steps in selection.experiment.algorithm_steps.items()]
     return (
-        f"{protocol.steps:,} {selection.unit}, {seeds} {'seed' if seeds == 1 else 'seeds'}, evaluated every "
-        f"{protocol.evaluate_every:,} with {protocol.evaluate_episodes} greedy episodes."
+        f"{seeds} {'seed' if seeds == 1 else 'seeds'}, {protocol.steps:,} {selection.unit}"
+        f"{f' ({chr(44).join(own)})' if own else ''}, evaluated every {protocol.evaluate_every:,} with "
+        f"{protocol.evaluate_episodes} greedy episodes."
     )
 
 
 def data(selection: Selection) -> str:
-    """Where the data comes from, and in which environments it is scored."""
-    runs = selection.runs.drop_duplicates("dataset")
+    """The source of the data, its size, and the environments that evaluate on it."""
+    runs = selection.datasets
     environments = ", ".join(sorted(runs["env_id"].unique()))
     if selection.online:
-        sizes = ", ".join(str(size) for size in sorted({config["batch_size"] for config in runs["config"]}))
-        return f"Batches of {sizes} transitions, collected on-policy in {environments}."
-    origins = ", ".join(f"{count} {kind}" for kind, count in Counter(selection.origins.values()).items())
-    rows = ", ".join(f"{count:,}" for count in sorted(runs["dataset_rows"].unique()))
-    levels = _levels(runs)
-    reached = f" Levels reached: {'. '.join(levels)}." if levels else ""
-    return f"Data: {origins}; {rows} transitions; scored in {environments}.{reached}"
-
-
-def _levels(runs: pd.DataFrame) -> list[str]:
-    """What the policies behind the built MuJoCo splits scored: their names promise no level."""
-    splits = runs["dataset_origin"].eq("built") & ~runs["task"].map(lambda task: task["discrete"])
-    return [f"{run.dataset}: {run.dataset_level}" for run in runs[splits].itertuples()]
+        return f"Trained online in {environments}."
+    sources = ", ".join(f"{count} {source}" for source, count in Counter(selection.sources.values()).items())
+    per_seed = ", one dataset per seed" if runs["dataset_per_seed"].eq(True).all() else ""
+    fewest, most = selection.runs["dataset_rows"].min(), selection.runs["dataset_rows"].max()
+    rows = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    terminal = {config.get("timeouts_terminal") for config in selection.runs["config"]}
+    timeouts = " Time limits count as terminal." if terminal == {True} else ""
+    return f"Data: {sources}{per_seed}; {rows} transitions; {environments}.{timeouts}"
 
 
 def marks(selection: Selection) -> list[str]:
+    """The meaning of † in a table, and warm-up phases."""
     runs, sentences = selection.runs, []
     if runs["status"].eq("diverged").any():
-        sentences.append("†: that many seeds diverged and count with their last finite values.")
+        sentences.append("†: number of diverged seeds, counted with their last finite values.")
     for label, group in runs.groupby("label", sort=False):
         warm_up = group["config"].iloc[0].get("warm_up")
         if warm_up is not None:
-            sentences.append(f"{label}'s policy clones the data for its first {warm_up:,} updates.")
+            sentences.append(f"{label} clones the data for its first {warm_up:,} updates.")
+    return sentences
+
+
+def few_seeds(seeds: int) -> list[str]:
+    """The warning that belongs to bootstrap intervals of few seeds."""
+    return [] if seeds >= FEW_RUNS else [f"FEW SEEDS ({seeds}): the intervals are too narrow."]
+
+
+def warnings(selection: Selection) -> list[str]:
+    """What the records of the runs say and a table does not show."""
+    runs, sentences = selection.runs, list(selection.notes)
+    if selection.missing:
+        sentences.append(
+            f"INCOMPLETE: {len(selection.missing)} runs are missing, first {selection.missing[0]}."
+        )
+    diverged = runs[runs["status"] == "diverged"]
+    if len(diverged):
+        names = [f"{run.dataset} {run.label} seed {run.seed}" for run in diverged.itertuples()]
+        shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+        sentences.append(f"{len(names)} runs diverged and count with their last finite values: {shown}.")
+    return sentences + _provenance(runs)
+
+
+def _provenance(runs: pd.DataFrame) -> list[str]:
+    sentences = []
+    resumed = int((runs["resumed_at"].map(len) > 0).sum())
+    if resumed:
+        sentences.append(f"{resumed} runs were stopped and resumed; their seconds are sums over the parts.")
+    commits = [commit for commit in runs["commit"].dropna().unique()]
+    if any(commit.endswith(CHANGED) for commit in commits):
+        sentences.append("Some runs were made from a source tree with uncommitted changes.")
+    if runs["commit"].isna().any():
+        sentences.append("Some runs were made outside a git checkout and record only the package version.")
+    if len(commits) > 1:
+        sentences.append(
+            f"The runs were made at {len(commits)} commits: {', '.join(c[:12] for c in commits)}."
+        )
+    for column, what in (("versions", "sets of package versions"), ("machine", "machines")):
+        count = len(runs[column].map(str).unique())
+        if count > 1:
+            sentences.append(f"The runs were made with {count} {what}.")
     return sentences

@@ -1,4 +1,4 @@
-"""From a table's cell to its runs: scores, settings, data, versions, and the command that repeats them."""
+"""From a cell of a table to its runs: scores, settings, data, versions, and the commands to repeat them."""
 
 import dataclasses
 import shlex
@@ -8,22 +8,23 @@ from typing import Any
 import pandas as pd
 
 from offline_gntd.algorithms import preset
-from offline_gntd.analysis import values, warnings
-from offline_gntd.analysis.axes import flat, text
-from offline_gntd.analysis.selection import Selection, select
+from offline_gntd.analysis import captions
+from offline_gntd.analysis.scores import flatten, setting_text
+from offline_gntd.analysis.selection import Selection, default_measure, run_values, select, source_of
 from offline_gntd.analysis.table import tenths
 from offline_gntd.configuration import to_dict
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.results import KEY, exported_path
 
-SHOWN = (
+SHOWN = (  # columns; all but the first are those of the last evaluation
     "value",
     "step",
     "score",
     "return",
+    "td_error_abs_target",
     "bellman_error",
     "training_cpu_seconds",
-)  # all but the first: last
+)
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,12 @@ class Explanation:
     dataset: str
     algorithm: str
     label: str
-    value: str  # as the experiment is read by default
+    value: str  # by the experiment's own metric and aggregate
     seeds: list[dict[str, Any]]
     settings: dict[str, str]  # by path
-    changed: (
-        dict[str, tuple[str, str]] | None
-    )  # path: the preset's, the run's; None for a preset not known here
+    changed: dict[str, tuple[str, str]] | None  # path: preset's, run's; None if the preset is unknown
     data: dict[str, Any]
-    made: dict[str, Any]  # versions, commit, machine
+    provenance: dict[str, Any]  # versions, commit, machine
     commands: list[str]
     warnings: list[str]
 
@@ -50,11 +49,11 @@ class Explanation:
         parts = [
             [f"{self.experiment}: {self.label} on {self.dataset}", f"  {self.value}"],
             ["runs", *_columns(self.seeds)],
-            [f"settings of {self.algorithm}, as run", *_pairs(self.settings)],
-            ["other than the preset's", *self._differences()],
+            [f"settings of {self.algorithm}", *_pairs(self.settings)],
+            ["settings that differ from the preset", *self._differences()],
             ["data", *_pairs(self.data)],
-            ["made with", *_pairs(self.made)],
-            ["to repeat it", *(f"  {command}" for command in self.commands)],
+            ["provenance", *_pairs(self.provenance)],
+            ["commands to repeat it", *(f"  {command}" for command in self.commands)],
         ]
         if self.warnings:
             parts.append(["warnings", *(f"  {warning}" for warning in self.warnings)])
@@ -62,19 +61,20 @@ class Explanation:
 
     def _differences(self) -> list[str]:
         if self.changed is None:
-            return ["  not known here: the preset is in a file to --import"]
-        return _pairs({path: f"{run}, not {own}" for path, (own, run) in self.changed.items()}) or [
-            "  nothing"
-        ]
+            return ["  unknown: the preset is not defined here; name its file with --import"]
+        pairs = {path: f"{run}, not {usual}" for path, (usual, run) in self.changed.items()}
+        return _pairs(pairs) or ["  none"]
 
 
 def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
+    """Explain one cell; the algorithm is given by name or label. Raises UserError if it has no runs."""
     selection = select(experiment, [dataset], [algorithm])
     if selection.runs.empty:
         raise UserError(f"no finished runs of {algorithm} on {dataset} in {experiment}; run them first")
     runs = selection.runs
     first = runs.iloc[0]
-    settings = {path: text(value) for path, value in flat(first["config"]).items()}
+    task = first["task"]
+    settings = {path: setting_text(value) for path, value in flatten(first["config"]).items()}
     return Explanation(
         experiment,
         dataset,
@@ -89,41 +89,39 @@ def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
             "source": first["dataset_source"],
             "sha256 of its rows": _each(runs, "dataset_sha256"),
             "transitions": int(first["dataset_rows"]),
-            "origin": first["dataset_origin"],
+            "origin": source_of(first),
+            "made by": _or_dash(first["dataset_level"]),
             "version": _or_dash(first["dataset_version"]),
-            "stands for": _or_dash(first["dataset_d4rl_id"]),
+            "name in D4RL": _or_dash(first["dataset_d4rl_id"]),
             "environment": _each(runs, "env_id"),
-            "score 0, score 100": f"{first['task']['reference_min']:g}, {first['task']['reference_max']:g}",
-            "references from": first["task"]["reference_source"],
+            "returns at score 0 and 100": f"{task['reference_min']:g}, {task['reference_max']:g}",
+            "source of these returns": task["reference_source"],
         },
         {
             "commit": _each(runs, "commit"),
             "versions": ", ".join(f"{name} {version}" for name, version in first["versions"].items()),
             "machine": ", ".join(f"{name} {value}" for name, value in first["machine"].items()),
-            "device, threads, stack": f"{first['device']}, {first['threads']}, {first['stack']}",
+            "device, threads, seeds per process": f"{first['device']}, {first['threads']}, {first['stack']}",
             "config hash": _each(runs, "config_hash"),
         },
         _commands(selection),
-        warnings.of(selection),
+        captions.warnings(selection),
     )
 
 
 def _value(selection: Selection) -> str:
-    """Over the seeds, by the metric and protocol that are the experiment's default."""
-    measure = values.default_measure(selection.experiment)
-    lines = values.read(selection, measure)
+    """Mean ± std over seeds, by the experiment's own metric and aggregate."""
+    measure = default_measure(selection.experiment)
+    lines = run_values(selection, measure)
     spread = f" ± {tenths(lines['value'].std())}" if len(lines) > 1 else ""
-    read = measure.words(int(lines["evaluations"].max()))
     seeds = f"{len(lines)} of {selection.experiment.seeds} seeds"
     mean = f"{measure.metric} {tenths(lines['value'].mean())}{spread}"
-    return f"{mean} (std with ddof 1), {seeds}; a run's value is {read}"
+    return f"{mean} (std with ddof 1), {seeds}; each: {measure.words(selection)}"
 
 
 def _seeds(selection: Selection) -> list[dict[str, Any]]:
     last = selection.evaluations.sort_values("step").groupby(KEY, sort=False).tail(1).set_index("seed")
-    last["value"] = values.read(selection, values.default_measure(selection.experiment)).set_index("seed")[
-        "value"
-    ]
+    last["value"] = run_values(selection, default_measure(selection.experiment)).set_index("seed")["value"]
     shown = [name for name in SHOWN if name in last and last[name].notna().any()]
     lines = []
     for run in selection.runs.to_dict("records"):
@@ -131,7 +129,7 @@ def _seeds(selection: Selection) -> list[dict[str, Any]]:
         numbers = {name: float(last[name][seed]) if seed in last.index else None for name in shown}
         lines.append(
             {"seed": seed, "status": run["status"], **numbers}
-            | {"finished": run["finished"], "kept in": _place(selection, seed)}
+            | {"finished": run["finished"], "folder": _place(selection, seed)}
         )
     return lines
 
@@ -144,32 +142,32 @@ def _place(selection: Selection, seed: int) -> str:
 
 def _changed(algorithm: str, settings: dict[str, str]) -> dict[str, tuple[str, str]] | None:
     try:
-        own = {
-            path: text(value)
-            for path, value in flat(to_dict(preset(algorithm.partition("@")[0]).config)).items()
+        usual = {
+            path: setting_text(value)
+            for path, value in flatten(to_dict(preset(algorithm.partition("@")[0]).config)).items()
         }
     except UserError:
         return None
     return {
-        path: (own.get(path, "none"), settings.get(path, "none"))
-        for path in dict.fromkeys([*own, *settings])
-        if own.get(path, "none") != settings.get(path, "none")
+        path: (usual.get(path, "none"), settings.get(path, "none"))
+        for path in dict.fromkeys([*usual, *settings])
+        if usual.get(path, "none") != settings.get(path, "none")
     }
 
 
 def _commands(selection: Selection) -> list[str]:
-    """What runs the very same again, beside the results that are there."""
+    """Commands that repeat the runs under another experiment's name."""
     run = selection.runs.iloc[0]
     protocol = selection.experiment.protocol_of(run["algorithm"])
     commands = []
     if isinstance(run["commit"], str):
-        commands.append(f"git checkout {run['commit'].removesuffix(warnings.CHANGED)}")
-    per_seed = run["dataset_origin"] == "built" and run.get("dataset_per_seed") in (True,)  # NaN in 0.1
+        commands.append(f"git checkout {run['commit'].removesuffix(captions.CHANGED)}")
+    per_seed = run["dataset_origin"] == "built" and run["dataset_per_seed"]
     source = run["dataset"] if per_seed else run["dataset_source"]
     if run["dataset_origin"] == "built":
         old = f"offline-gntd datasets build {source} --transitions {run['dataset_rows']}"
-        for built_by in selection.runs.get("dataset_built_by", pd.Series([None])).unique():
-            commands.append(built_by if isinstance(built_by, str) else old)  # old runs do not record it
+        for built_by in selection.runs["dataset_built_by"].unique():
+            commands.append(built_by if isinstance(built_by, str) else old)  # not recorded in version 0.1
     elif run["dataset_origin"] in ("d4rl", "minari"):
         commands.append(f"offline-gntd datasets fetch {source}")
     words = ["offline-gntd", "run", f"again-{selection.experiment.name}", "--algorithms", run["algorithm"]]
@@ -177,7 +175,7 @@ def _commands(selection: Selection) -> list[str]:
     for field in dataclasses.fields(protocol):
         words += [f"--{field.name.replace('_', '-')}", getattr(protocol, field.name)]
     for path in run["versions"]:
-        if path.endswith(".py"):  # a file of the user's own
+        if path.endswith(".py"):  # a file given with --import
             words += ["--import", path]
     if run["device"] != "cpu":
         words += ["--device", run["device"]]
@@ -185,7 +183,7 @@ def _commands(selection: Selection) -> list[str]:
 
 
 def _each(runs: pd.DataFrame, column: str) -> str:
-    """A fact all runs share, or every value with its seeds."""
+    """The value that all runs share, or each value with its seeds."""
     groups = runs.groupby(column, sort=False, dropna=False)["seed"].agg(list)
     if len(groups) == 1:
         return _or_dash(groups.index[0])
@@ -205,7 +203,7 @@ def _pairs(facts: dict[str, Any]) -> list[str]:
 
 def _columns(lines: list[dict[str, Any]]) -> list[str]:
     names = list(lines[0])
-    rows = [names, *([_written(line[name]) for name in names] for line in lines)]
+    rows = [names, *([_shown(line[name]) for name in names] for line in lines)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
     return [
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -213,5 +211,5 @@ def _columns(lines: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _written(value: Any) -> str:
+def _shown(value: Any) -> str:
     return f"{value:.7g}" if isinstance(value, float) else str(value)

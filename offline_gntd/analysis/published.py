@@ -1,15 +1,16 @@
-"""Published numbers, as facts with their source (reference/sources.csv): the paper's own and its peers'."""
+"""Published numbers (reference/sources.csv): the paper's and those of other libraries."""
 
 from importlib import resources
 
 import pandas as pd
 
-from offline_gntd.analysis.selection import Selection
-from offline_gntd.analysis.table import tenths
+from offline_gntd.analysis.selection import REBUILT, Selection, source_of
+from offline_gntd.analysis.table import Cell, Row, tenths
 
 CORL = ("BC", "TD3+BC", "CQL")
 D3RLPY = ("BCQ", "TD3+BC", "CQL")
 COLUMNS = ["source", "dataset", "version", "label", "metric", "mean", "std"]
+SCRIPT = " (script)"  # ends the label of a preset with the values of the authors' run script
 
 
 def read(name: str) -> pd.DataFrame:
@@ -18,101 +19,30 @@ def read(name: str) -> pd.DataFrame:
 
 
 def discrete() -> pd.DataFrame:
-    """The paper's Table 1, one number a line."""
-    table = read("paper_table1.csv").rename(columns={"seconds_to_threshold": "seconds"})
-    table = table.melt(["dataset", "algorithm"], ["bellman_error", "seconds"], "metric", "mean").dropna()
-    table = table.rename(columns={"algorithm": "label"})
+    """The paper's Table 1, one number per line. Its Bellman error is a mean absolute TD error."""
+    names = {"seconds_to_threshold": "seconds", "bellman_error": "td_error_abs_target", "algorithm": "label"}
+    table = read("paper_table1.csv").rename(columns=names)
+    table = table.melt(["dataset", "label"], ["td_error_abs_target", "seconds"], "metric", "mean").dropna()
     return table.assign(source="paper", version=None, std=float("nan"))[COLUMNS]
 
 
 def locomotion() -> pd.DataFrame:
-    """Scores on D4RL's splits (halfcheetah-medium …) by the version of the data.
+    """Scores on D4RL's splits (halfcheetah-medium …) by version of the data.
 
-    The paper does not name its version: its CQL, hopper and walker2d rows are v0's, its halfcheetah-medium
-    row looks like v2's. So its numbers stand beside either.
+    The paper does not name its version: its CQL, hopper and walker2d rows fit v0, its halfcheetah-medium row
+    fits v2. Its numbers have version None and are shown with any version.
     """
-    paper = (
-        read("paper_table2.csv").rename(columns={"algorithm": "label"}).assign(source="paper", version=None)
-    )
+    paper = read("paper_table2.csv").rename(columns={"algorithm": "label"})
     frames = [
-        paper,
+        paper.assign(source="paper", version=None),
         _wide("corl_v2_last.csv", "CORL", {label: (label, f"{label}_sd") for label in CORL}),
         _wide("d3rlpy_v0.csv", "d3rlpy", {label: (f"{label}_final", f"{label}_sd") for label in D3RLPY}),
     ]
     return pd.concat([frame.assign(metric="score")[COLUMNS] for frame in frames], ignore_index=True)
 
 
-def for_datasets(selection: Selection) -> pd.DataFrame:
-    """All that is published for a selection's algorithms on its datasets, under the names these have here."""
-    runs = selection.runs.drop_duplicates("dataset")
-    here = discrete().merge(runs[["dataset"]], on="dataset")
-    d4rl = runs[runs["dataset_d4rl_id"].notna()]
-    if len(d4rl):
-        split = d4rl["dataset_d4rl_id"].str.rpartition("-")
-        own = pd.DataFrame({"own": d4rl["dataset"], "dataset": split[0], "own_version": split[2]})
-        found = locomotion().merge(own, on="dataset")
-        found = found[found["version"].isna() | (found["version"] == found["own_version"])]
-        here = pd.concat([here, found.assign(dataset=found["own"])[COLUMNS]], ignore_index=True)
-    return here[here["label"].isin(selection.labels.values())]
-
-
-def scores(selection: Selection) -> pd.DataFrame:
-    return for_datasets(selection).query("metric == 'score'")
-
-
-def beside(selection: Selection) -> pd.DataFrame:
-    """Published scores to stand beside ours: index dataset, a column per source and algorithm."""
-    found = scores(selection)
-    if found.empty:
-        return pd.DataFrame()
-    texts = [
-        tenths(mean) if pd.isna(std) else f"{tenths(mean)} ± {tenths(std)}"
-        for mean, std in zip(found["mean"], found["std"], strict=True)
-    ]
-    found = found.assign(column=found["source"] + " " + found["label"], text=texts)
-    order = list(dict.fromkeys(found["column"]))
-    return found.pivot(index="dataset", columns="column", values="text")[order].fillna("—")
-
-
-def caption(selection: Selection, found: pd.DataFrame) -> str:
-    """What a reader of published numbers beside ours should know."""
-    shown = set(zip(found["source"], found["metric"].eq("score"), strict=True))
-    words = [
-        f"{line.source} ({line.protocol})"
-        for line in read("sources.csv").itertuples()
-        if (line.source, line.table == "locomotion") in shown
-    ]
-    runs = selection.runs.drop_duplicates("dataset")
-    others = int((runs["dataset_d4rl_id"].notna() & (runs["dataset_origin"] != "d4rl")).sum())
-    sentence = f"Published numbers: {'; '.join(words)}."
-    if others:
-        sentence += (
-            f" They are for D4RL's own files; {others} of our datasets have such names but are not these."
-        )
-    return sentence
-
-
-def inconsistencies() -> list[str]:
-    """What does not fit in the paper's Table 2, by its own numbers and by CORL's."""
-    rows = read("paper_table2.csv").groupby("algorithm")[["mean", "std"]].sum(min_count=12).round(1)
-    notes = ["the ± of its totals is the sum of the rows' standard deviations, not a deviation of totals"]
-    for line in read("paper_table2_totals.csv").itertuples():
-        sums = rows.loc[line.algorithm]
-        if line.mean != sums["mean"]:
-            notes.append(
-                f"{line.algorithm}'s total is printed as {line.mean}, its rows sum to {sums['mean']}"
-            )
-        if pd.notna(line.std) and line.std != sums["std"]:
-            notes.append(f"{line.algorithm}'s ± is printed as {line.std}, its rows' sum to {sums['std']}")
-    notes.append(
-        "its halfcheetah-medium row looks like v2 data (BC 42.4 ± 0.2 is CORL's on v2), its hopper and "
-        "walker2d rows like v0"
-    )
-    return [f"The paper's Table 2: {note}." for note in notes]
-
-
 def _wide(name: str, source: str, columns: dict[str, tuple[str, str]]) -> pd.DataFrame:
-    """One column per algorithm, turned into one line per dataset × algorithm."""
+    """A file with one column per algorithm as one line per dataset and algorithm."""
     table = read(name)
     split = table["dataset"].str.rpartition("-")
     return pd.concat(
@@ -121,3 +51,76 @@ def _wide(name: str, source: str, columns: dict[str, tuple[str, str]]) -> pd.Dat
         )
         for label, (mean, std) in columns.items()
     )
+
+
+def for_datasets(selection: Selection) -> pd.DataFrame:
+    """The published numbers for a selection's datasets and algorithms, with our names of the datasets.
+
+    A rebuilt medium-replay set has none: D4RL's is one training run's buffer and cannot be rebuilt.
+    """
+    runs = selection.datasets.reset_index(drop=True)
+    labels = {label.removesuffix(SCRIPT): label for label in selection.labels.values()}
+    found = discrete().merge(runs[["dataset"]], on="dataset")
+    d4rl = runs[[_has_published_scores(run) for run in runs.to_dict("records")]]
+    if len(d4rl):
+        split = d4rl["dataset_d4rl_id"].str.rpartition("-")
+        ours = pd.DataFrame({"ours": d4rl["dataset"], "dataset": split[0], "our_version": split[2]})
+        scores = locomotion().merge(ours, on="dataset")
+        scores = scores[scores["version"].isna() | (scores["version"] == scores["our_version"])]
+        found = pd.concat([found, scores.assign(dataset=scores["ours"])[COLUMNS]], ignore_index=True)
+    found = found[found["label"].isin(labels)]
+    return found.assign(label=found["label"].map(labels))
+
+
+def _has_published_scores(run: dict) -> bool:
+    name = run["dataset_d4rl_id"]
+    return isinstance(name, str) and not ("medium-replay" in name and source_of(run) == REBUILT)
+
+
+def score_block(selection: Selection) -> tuple[Row, ...]:
+    """Published scores as rows below ours: one per dataset and source, a column per algorithm."""
+    found = for_datasets(selection).query("metric == 'score'")
+    rows, names = [], selection.datasets["dataset_d4rl_id"]
+    order = {name: i for i, name in enumerate(names.index)}
+    groups = {key: group for key, group in found.groupby(["source", "dataset"], sort=False)}
+    sources = list(dict.fromkeys(found["source"]))
+    for source, dataset in sorted(groups, key=lambda key: (sources.index(key[0]), order[key[1]])):
+        group = groups[source, dataset]
+        version = group["version"].iloc[0]
+        texts = {
+            line.label: tenths(line.mean) + ("" if pd.isna(line.std) else f" ± {tenths(line.std)}")
+            for line in group.itertuples()
+        }
+        name = names[dataset].rpartition("-")[0] + (f"-{version}" if version else "")
+        cells = [Cell(texts.get(label, "—")) for label in selection.labels.values()]
+        rows.append((Cell(f"{source}: {name}"), *cells))
+    return tuple(rows)
+
+
+def caption(found: pd.DataFrame) -> str:
+    """The protocol of each source."""
+    shown = set(zip(found["source"], found["metric"].eq("score"), strict=True))
+    words = [
+        f"{line.source} ({line.protocol})"
+        for line in read("sources.csv").itertuples()
+        if (line.source, line.table == "locomotion") in shown
+    ]
+    return f"Published: {'; '.join(words)}." if words else ""
+
+
+def inconsistencies() -> list[str]:
+    """What does not add up in the paper's Table 2."""
+    rows = read("paper_table2.csv").groupby("algorithm")[["mean", "std"]].sum(min_count=12).round(1)
+    notes = ["the ± of its totals is the sum of the rows' standard deviations"]
+    for line in read("paper_table2_totals.csv").itertuples():
+        sums = rows.loc[line.algorithm]
+        if line.mean != sums["mean"]:
+            notes.append(
+                f"{line.algorithm}'s total is printed as {line.mean}, its rows sum to {sums['mean']}"
+            )
+        if pd.notna(line.std) and line.std != sums["std"]:
+            notes.append(f"{line.algorithm}'s ± is printed as {line.std}, its rows' sum is {sums['std']}")
+    notes.append(
+        "its halfcheetah-medium row fits v2 data (BC 42.4 ± 0.2 is CORL's), hopper and walker2d fit v0"
+    )
+    return [f"The paper's Table 2: {'; '.join(notes)}."]

@@ -1,41 +1,40 @@
-"""Only here does analysis touch the disk: tables, figures and the report, written to analysis/."""
+"""Make tables, figures and the report from results/, and write them to analysis/."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from offline_gntd.analysis import aggregates, bellman, grid, pairwise, versus_published
-from offline_gntd.analysis.grid import Layout
-from offline_gntd.analysis.selection import Selection, select
-from offline_gntd.analysis.table import FORMS, Table
-from offline_gntd.analysis.values import Measure, default_measure
+from offline_gntd.analysis import FIGURES, TABLES, Kind, scores
+from offline_gntd.analysis.selection import Measure, Selection, default_measure, select
+from offline_gntd.analysis.table import FORMATS, Table
 from offline_gntd.datasets.names import safe
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.experiments import definitions
-from offline_gntd.experiments.definitions import with_results
 from offline_gntd.files import home, write_text, writing
-from offline_gntd.theory import tables as theory
-from offline_gntd.theory.runner import finished as measured
 
-KINDS = {
-    "statistics": aggregates.table,
-    "improvement": aggregates.improvement_table,
-    "published": versus_published.table,
-    "duels": pairwise.table,
-}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+THEORY = "theory"  # an experiment of measurements, with tables and figures of its own
 
 
 def path(name: str, suffix: str) -> Path:
     return home() / "analysis" / f"{name}.{suffix}"
 
 
+def function_of(kind: Kind) -> Callable:
+    module, _, function = kind.function.partition(":")
+    return getattr(import_module(f"offline_gntd.analysis.{module}"), function)
+
+
 def main_table(selection: Selection) -> Table:
-    kind, measure = selection.experiment.table.kind, default_measure(selection.experiment)
-    if kind == "td_error":
-        return bellman.table(selection)
-    if kind == "pairwise" and len(selection.experiment.algorithms) > 1:
-        return pairwise.table(selection, measure)
-    return grid.table(selection, measure)
+    """The kind of table that the experiment names."""
+    kind = selection.experiment.table.kind
+    if kind == "pairwise" and len(selection.experiment.algorithms) == 1:
+        kind = "scores"
+    return function_of(TABLES[kind])(selection, default_measure(selection.experiment))
 
 
 def table(
@@ -47,67 +46,40 @@ def table(
     columns: str | None = None,
     datasets: Sequence[str] = (),
     algorithms: Sequence[str] = (),
-    mixed: bool = False,
+    without: Sequence[str] = (),
+    allow_mixed_data: bool = False,
 ) -> Table:
-    """An experiment's own table, one of the other kinds, or a grid laid out as asked for."""
-    if experiment == theory.NAME:
-        if any((kind, metric, aggregate, rows, columns, datasets, algorithms)):
-            raise UserError(f"{theory.NAME} has one table, without options: offline-gntd table {theory.NAME}")
+    """The experiment's own table, or the one that the arguments ask for."""
+    if experiment == THEORY:
+        if any((kind, metric, aggregate, rows, columns, datasets, algorithms, without)):
+            raise UserError(f"{THEORY} has one table, without options: offline-gntd table {THEORY}")
+        from offline_gntd.theory import tables as theory
+
         return theory.table()
-    layout = Layout(*_axes(rows, columns))
+    if kind is not None and kind not in TABLES:
+        raise unknown("kind of table", kind, TABLES)
+    if kind not in (None, "scores") and (rows or columns):
+        raise UserError(f"--rows and --columns apply to --kind scores, not to --kind {kind}")
+    if kind and metric and not TABLES[kind].metric:
+        with_metric = " and ".join(name for name, each in TABLES.items() if each.metric)
+        raise UserError(f"--metric applies to --kind {with_metric}, not to --kind {kind}")
+    layout = scores.Layout(*_axes(rows, columns))
     usual = definitions.find(experiment).table
     measure = Measure(metric or usual.metric, aggregate or usual.aggregate)
-    if kind is not None and kind not in KINDS:
-        raise unknown("kind of table", kind, KINDS)
-    if kind and (rows or columns):
-        raise UserError(f"--rows and --columns lay out a grid, not the {kind} table")
-    if kind and metric and kind != "duels":
-        raise UserError(f"--metric is for grids and duels; the {kind} table is of scores")
-    selection = select(experiment, datasets, algorithms, mixed)
-    if kind:
-        made = KINDS[kind](selection, measure)
-    elif metric or aggregate or rows or columns:
-        made = grid.table(selection, measure, layout)
+    selection = select(experiment, datasets, algorithms, without, allow_mixed_data)
+    if kind == "scores" or (not kind and (metric or aggregate or rows or columns)):
+        made = scores.table(selection, measure, layout)
+    elif kind:
+        made = function_of(TABLES[kind])(selection, measure)
     else:
         made = main_table(selection)
-    asked = [kind, metric, aggregate, rows, columns, *datasets, *algorithms]
-    return dataclasses.replace(made, name=safe("-".join([experiment, *filter(None, asked)])))
-
-
-def write(made: Table) -> list[Path]:
-    written = [path(made.name, form) for form in FORMS]
-    for file, form in zip(written, FORMS, strict=True):
-        write_text(file, made.text(form))
-    return written
-
-
-def figure(experiment: str, kinds: Sequence[str] = (), columns: int = 2, mixed: bool = False) -> list[Path]:
-    from offline_gntd.analysis import figures  # matplotlib is slow to import
-    from offline_gntd.theory import figures as theory_figures
-
-    if columns < 1:
-        raise UserError(f"--columns must be at least 1, not {columns}")
-    if experiment == theory.NAME:
-        if kinds:
-            raise UserError(f"{theory.NAME} has figures of its own: offline-gntd figure {theory.NAME}")
-        drawn = theory_figures.draw(columns)
-    else:
-        selection = select(experiment, mixed=mixed)
-        drawn = figures.draw(selection, default_measure(selection.experiment), columns, kinds)
-    written = []
-    for kind, made in drawn.items():
-        for suffix in ("png", "pdf"):
-            written.append(path(f"{experiment}-{kind}", suffix))
-            with writing(written[-1]) as temporary:
-                # without its date, so that the same results give the same file
-                metadata = {"CreationDate": None} if suffix == "pdf" else None
-                made.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
-        figures.close(made)
-    return written
+    parts = [experiment, kind, metric, aggregate, rows, columns, *datasets, *algorithms]
+    parts += ["without", *without] if without else []
+    return dataclasses.replace(made, name=safe("-".join(filter(None, parts))))
 
 
 def _axes(rows: str | None, columns: str | None) -> tuple[str, str]:
-    """One of them given, the other is what remains of dataset × algorithm."""
+    """If only one is given, the other is dataset, or algorithm if that is taken."""
     if rows and not columns:
         columns = "algorithm" if rows == "dataset" else "dataset"
     elif columns and not rows:
@@ -115,22 +87,85 @@ def _axes(rows: str | None, columns: str | None) -> tuple[str, str]:
     return rows or "dataset", columns or "algorithm"
 
 
-def report(experiments: Sequence[str] = (), mixed: bool = False) -> Path:
-    """One page about the experiments named, or all that have results, those of mixed data said to be."""
-    from offline_gntd.analysis.report import page_of, section, theory_section
+def write(made: Table) -> list[Path]:
+    written = [path(made.name, form) for form in FORMATS]
+    for file, form in zip(written, FORMATS, strict=True):
+        write_text(file, made.text(form))
+    return written
 
-    names = experiments or [*with_results(), *([theory.NAME] if measured() else [])]
+
+def draw(
+    selection: Selection, columns: int, kinds: Sequence[str] = (), skip: bool = True
+) -> dict[str, "Figure"]:
+    """The figures of the given kinds, or of all. One for which the runs have no data is skipped or, without
+    `skip`, a UserError."""
+    for kind in kinds:
+        if kind not in FIGURES:
+            raise unknown("figure", kind, FIGURES)
+    measure, drawn = default_measure(selection.experiment), {}
+    for kind in kinds or FIGURES:
+        try:
+            figure = function_of(FIGURES[kind])(selection, measure, columns)
+        except UserError:  # no seed has runs on all datasets
+            if not skip:
+                raise
+            continue
+        if figure is not None:
+            drawn[kind] = figure
+        elif not skip:
+            raise UserError(f"the runs of {selection.experiment.name} have no data for the figure {kind!r}")
+    return drawn
+
+
+def figure(
+    experiment: str, kinds: Sequence[str] = (), columns: int = 2, allow_mixed_data: bool = False
+) -> list[Path]:
+    """Write an experiment's figures as PNG and PDF files."""
+    from matplotlib import pyplot  # slow to import
+
+    if columns < 1:
+        raise UserError(f"--columns must be at least 1, not {columns}")
+    if experiment == THEORY:
+        from offline_gntd.theory import figures as theory_figures
+
+        if kinds:
+            raise UserError(f"{THEORY} has its own figures, without --kind: offline-gntd figure {THEORY}")
+        drawn = theory_figures.draw(columns)
+    else:
+        drawn = draw(select(experiment, allow_mixed_data=allow_mixed_data), columns, kinds, not kinds)
+    written = []
+    for kind, made in drawn.items():
+        for suffix in ("png", "pdf"):
+            written.append(path(f"{experiment}-{kind}", suffix))
+            with writing(written[-1]) as temporary:
+                # no date, so that the same results give the same file
+                metadata = {"CreationDate": None} if suffix == "pdf" else None
+                made.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
+        pyplot.close(made)
+    return written
+
+
+def report(experiments: Sequence[str] = (), allow_mixed_data: bool = False) -> Path:
+    """One HTML page about the given experiments, or about all that have results."""
+    from offline_gntd.analysis import report as page
+    from offline_gntd.theory.runner import finished as theory_is_measured
+
+    names = experiments or [*definitions.with_results(), *([THEORY] if theory_is_measured() else [])]
     if not names:
         raise UserError("there are no results to report on; make some with: offline-gntd quickstart")
-    sections, refused = {}, []
-    mixed = mixed or not experiments
+    sections, refused = [], []
     for name in names:
         try:
-            sections[name] = theory_section() if name == theory.NAME else section(select(name, mixed=mixed))
+            if name == THEORY:
+                sections.append(page.theory_section())
+            else:
+                sections.append(
+                    page.section(select(name, allow_mixed_data=allow_mixed_data or not experiments))
+                )
         except UserError as error:
-            if experiments:  # asked for by name
+            if experiments:  # named by the user
                 raise
             refused.append(f"{name} is not shown: {error}")
     written = path("report", "html")
-    write_text(written, page_of(sections, refused))
+    write_text(written, page.page_of(sections, refused))
     return written

@@ -1,22 +1,44 @@
-"""Which runs a table or a figure is about: one experiment's, under one protocol, none left out unsaid."""
+"""The runs that a table or figure shows, and the value of each run.
+
+`select` reads one experiment's finished runs, reports the missing ones, and refuses runs that cannot be
+compared. `run_values` reduces the evaluations of each run to one number.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from offline_gntd.algorithms import preset
-from offline_gntd.analysis import compatibility
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.experiments import definitions, results
 from offline_gntd.experiments.definitions import Experiment
 from offline_gntd.experiments.results import KEY
 
+MOST_NAMED = 5  # runs listed in one message
+SOURCES = {  # dataset_origin in words
+    "built": "built here",
+    "d4rl": "D4RL",
+    "minari": "Minari",
+    "authors": "authors' buffers",
+    "imported": "user's",
+}
+REBUILT = "rebuilt"  # a file with the name of a D4RL file and other contents
+OPTIONAL = {"dataset_per_seed": False, "dataset_level": None, "dataset_built_by": None}  # not in version 0.1
+SHARED_BY_DATASET = {  # run columns in which all runs on one dataset must agree
+    "dataset_sha256": "data",
+    "dataset_origin": "origin of the data",
+    "dataset_version": "version of the data",
+    "env_id": "environment",
+    "stack": "seeds per process",
+}
 
-class Absent(NamedTuple):
-    """A run the experiment asks for that is not finished."""
+
+class MissingRun(NamedTuple):
+    """A run that the experiment asks for and that is not finished."""
 
     dataset: str
     algorithm: str
@@ -33,46 +55,100 @@ class Absent(NamedTuple):
 @dataclass(frozen=True)
 class Selection:
     experiment: Experiment
-    evaluations: pd.DataFrame
+    evaluations: (
+        pd.DataFrame
+    )  # with `seconds`: CPU seconds of training; wall-clock for runs on another device
     runs: pd.DataFrame  # in the experiment's order
-    missing: tuple[Absent, ...]
-    notes: tuple[str, ...]  # what a reader should be told
+    missing: tuple[MissingRun, ...]
+    notes: tuple[str, ...]  # sentences for the caption
 
     @property
     def online(self) -> bool:
-        """Whether the runs collected their own batches."""
+        """Whether the runs collect their own data."""
         return bool(len(self.runs)) and self.runs["dataset_origin"].eq("online").all()
 
     @property
     def unit(self) -> str:
-        """What steps are counted in."""
-        return "batches" if self.online else "updates"
+        if not self.online:
+            return "updates"
+        old = self.runs["versions"].iloc[0].get("offline_gntd", "").startswith("0.1.")
+        return "batches" if old else "environment steps"
 
     @property
-    def origins(self) -> dict[str, str]:
-        """Where each dataset comes from, with the version of those that have one."""
-        runs = self.runs.drop_duplicates("dataset").set_index("dataset")
-        versions = runs["dataset_version"].map(lambda v: f" {v}" if isinstance(v, str) else "")
-        return (runs["dataset_origin"] + versions).to_dict()
+    def clock(self) -> str:
+        return "CPU seconds" if self.runs["device"].eq("cpu").all() else "seconds"
 
     @property
     def comparable(self) -> bool:
-        """Whether the datasets' scores may be added up."""
-        return not compatibility.notes(self.runs)
+        """Whether scores may be summed over the datasets."""
+        return not mixed_data_notes(self.runs)
+
+    @property
+    def datasets(self) -> pd.DataFrame:
+        """The first run on each dataset."""
+        return self.runs.drop_duplicates("dataset").set_index("dataset", drop=False)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Source and version of each dataset: 'D4RL v2', 'rebuilt v2', 'built here'."""
+        return {
+            run["dataset"]: " ".join(filter(None, (source_of(run), _text(run["dataset_version"]))))
+            for run in self.datasets.to_dict("records")
+        }
+
+    @property
+    def dataset_labels(self) -> dict[str, str]:
+        """Row labels: a rebuilt D4RL set is always marked, other sources only where several are mixed."""
+        runs, sources, comparable = self.datasets, self.sources, self.comparable
+        one_version = runs["dataset_version"].nunique() <= 1
+        labels = {name: name for name in self.experiment.dataset_names()}
+        for run in runs.to_dict("records"):
+            name, d4rl_id = run["dataset"], run["dataset_d4rl_id"]
+            if source_of(run) == REBUILT:
+                labels[name] = f"{d4rl_id.rpartition('-')[0] if one_version else d4rl_id} ({REBUILT})"
+            elif not comparable:
+                labels[name] = f"{name} ({sources[name]})"
+        return labels
 
     @property
     def labels(self) -> dict[str, str]:
-        """What a table calls each algorithm: as its runs say, else as its preset, if that is known here."""
+        """Label of each algorithm: as recorded in its runs, otherwise that of its preset."""
         known = self.runs.drop_duplicates("algorithm").set_index("algorithm")["label"].to_dict()
-        return {name: known.get(name) or _label(name) for name in self.experiment.algorithms}
+        return {name: known.get(name) or _preset_label(name) for name in self.experiment.algorithms}
+
+    @property
+    def headings(self) -> dict[str, str]:
+        """Column heading by label; it names the number of steps where an algorithm has its own."""
+        own = self.experiment.algorithm_steps
+        return {
+            label: f"{label} ({own[name]:,} {self.unit})" if name in own else label
+            for name, label in self.labels.items()
+        }
+
+
+def source_of(run: dict) -> str:
+    if run["dataset_origin"] == "file" and _text(run["dataset_d4rl_id"]):
+        return REBUILT
+    return SOURCES.get(run["dataset_origin"], run["dataset_origin"])
+
+
+def _text(value) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def select(
-    name: str, datasets: Sequence[str] = (), algorithms: Sequence[str] = (), mixed: bool = False
+    name: str,
+    datasets: Sequence[str] = (),
+    algorithms: Sequence[str] = (),
+    without: Sequence[str] = (),
+    allow_mixed_data: bool = False,
 ) -> Selection:
-    """The finished runs an experiment asks for, or some of them; refuses what must not be compared."""
+    """The finished runs of an experiment, restricted to the given datasets and algorithms.
+
+    Raises UserError if there are none or if they must not be compared (see refuse_incomparable).
+    """
     found = results.read(name)
-    experiment = _part(definitions.find(name), found.runs, datasets, algorithms)
+    experiment = _restricted(definitions.find(name), found.runs, datasets, algorithms, without)
     finished = found.finished()
     if finished.empty:
         raise UserError(f"no finished runs of {name}; run them with: offline-gntd run {name}")
@@ -80,58 +156,78 @@ def select(
         [(c.dataset, c.algorithm, seed) for c in experiment.cells() for seed in c.seeds], columns=KEY
     )
     protocols = {name: dataclasses.asdict(experiment.protocol_of(name)) for name in experiment.algorithms}
-    ours = pd.Series(
+    same_protocol = pd.Series(
         [run.protocol == protocols.get(run.algorithm) for run in finished.itertuples()], finished.index, bool
     )
-    runs = expected.merge(finished[ours], on=KEY)
-    compatibility.refuse(runs, mixed)
+    runs = expected.merge(finished[same_protocol], on=KEY)
+    for column, default in OPTIONAL.items():
+        runs[column] = runs.get(column, default)
+    refuse_incomparable(runs, allow_mixed_data)
     evaluations = found.evaluations.merge(runs[KEY], on=KEY)
     evaluated = runs.set_index(KEY).index.isin(evaluations.set_index(KEY).index)
-    spoiled = runs[~evaluated & runs["status"].eq("done").to_numpy()]
-    runs = runs.drop(spoiled.index)
-    if evaluations.empty and len(spoiled):
-        raise UserError(f"the runs of {name} lost their scores.csv; remove their folders to run them again")
+    without_scores = runs[~evaluated & runs["status"].eq("done").to_numpy()]
+    runs = runs.drop(without_scores.index)
+    if evaluations.empty and len(without_scores):
+        raise UserError(f"the runs of {name} have no scores.csv; delete their folders to run them again")
     if len(runs) and evaluations.empty:
         raise UserError(f"all runs of {name} diverged before their first evaluation")
     absent = expected[~expected.set_index(KEY).index.isin(runs.set_index(KEY).index)]
     return Selection(
         experiment,
-        evaluations,
+        _with_seconds(evaluations, runs),
         runs,
-        tuple(Absent(*run) for run in absent.itertuples(index=False)),
+        tuple(MissingRun(*run) for run in absent.itertuples(index=False)),
         (
-            *_left_out(expected.merge(finished[~ours], on=KEY), "have another protocol (steps, evaluations)"),
-            *_left_out(spoiled, "are done and have no evaluations (remove their folders to run them again)"),
-            *compatibility.notes(runs),
+            *_left_out(
+                expected.merge(finished[~same_protocol], on=KEY), "have another protocol (steps, evaluations)"
+            ),
+            *_left_out(without_scores, "have no evaluations (delete their folders to run them again)"),
+            *mixed_data_notes(runs),
         ),
     )
 
 
-def _label(algorithm: str) -> str:
+def _with_seconds(evaluations: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    on_cpu = evaluations.merge(runs[[*KEY, "device"]], on=KEY, how="left")["device"].eq("cpu").to_numpy()
+    seconds = np.where(on_cpu, evaluations["training_cpu_seconds"], evaluations["training_seconds"])
+    return evaluations.assign(seconds=seconds)
+
+
+def _preset_label(algorithm: str) -> str:
+    from offline_gntd.algorithms import preset  # imports torch, and is needed only where runs are missing
+
     try:
         return preset(algorithm).label
     except UserError:
         return algorithm
 
 
-def _part(
-    experiment: Experiment, runs: pd.DataFrame, datasets: Sequence[str], algorithms: Sequence[str]
+def _restricted(
+    experiment: Experiment,
+    runs: pd.DataFrame,
+    datasets: Sequence[str],
+    algorithms: Sequence[str],
+    without: Sequence[str],
 ) -> Experiment:
-    """The experiment, restricted to datasets by their name in tables and algorithms by name or label."""
+    """The experiment with some of its datasets, by name, and of its algorithms, by name or label."""
+    names = experiment.dataset_names()
     labels = dict(zip(runs["algorithm"], runs["label"], strict=True)) if len(runs) else {}
-    for dataset in set(datasets) - set(experiment.dataset_names()):
-        raise unknown(f"dataset in {experiment.name}", dataset, experiment.dataset_names())
+    for dataset in {*datasets, *without} - set(names):
+        raise unknown(f"dataset in {experiment.name}", dataset, names)
     for algorithm in set(algorithms) - set(experiment.algorithms) - set(labels.values()):
         raise unknown(f"algorithm in {experiment.name}", algorithm, experiment.algorithms)
-    sources = zip(experiment.datasets, experiment.dataset_names(), strict=True)
+    kept = {name for name in datasets or names if name not in without}
+    if not kept:
+        raise UserError(f"--without leaves no dataset of {experiment.name}")
     chosen = tuple(
         name
         for name in experiment.algorithms
         if not algorithms or name in algorithms or labels.get(name) in algorithms
     )
+    sources = zip(experiment.datasets, names, strict=True)
     return dataclasses.replace(
         experiment,
-        datasets=tuple(source for source, name in sources if not datasets or name in datasets),
+        datasets=tuple(source for source, name in sources if name in kept),
         algorithms=chosen,
         algorithm_steps={name: n for name, n in experiment.algorithm_steps.items() if name in chosen},
     )
@@ -140,8 +236,136 @@ def _part(
 def _left_out(runs: pd.DataFrame, why: str) -> list[str]:
     if runs.empty:
         return []
-    named = ", ".join(
-        str(Absent(*run)) for run in runs[KEY].head(compatibility.MOST_NAMED).itertuples(index=False)
+    return [f"{len(runs)} runs {why} and are left out: {_named(runs)}."]
+
+
+def _named(runs: pd.DataFrame) -> str:
+    names = [str(MissingRun(*run)) for run in runs[KEY].head(MOST_NAMED).itertuples(index=False)]
+    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
+    return ", ".join(names) + more
+
+
+def refuse_incomparable(runs: pd.DataFrame, allow_mixed_data: bool = False) -> None:
+    """Raise UserError if runs on one dataset differ in data, environment or seeds per process, or if, without
+    `allow_mixed_data`, the datasets differ in origin, version or version of the environment."""
+    for dataset, group in runs.groupby("dataset", sort=False):
+        for column, what in SHARED_BY_DATASET.items():
+            per_seed = column == "dataset_sha256" and group["dataset_per_seed"].eq(True).all()
+            for part in [part for _, part in group.groupby("seed")] if per_seed else [group]:
+                if part[column].nunique() + part[column].isna().any() > 1:
+                    where = f"on {dataset}"
+                    raise UserError(
+                        f"{_disagreement(part, column, where, what)}; run them again with --rerun-stale"
+                    )
+    if allow_mixed_data:
+        return
+    for group, column, what in _differing_data(runs):
+        raise UserError(
+            f"{_disagreement(group, column, 'of this table', what)}; "
+            "choose with --datasets, or show them together with --allow-mixed-data"
+        )
+
+
+def mixed_data_notes(runs: pd.DataFrame) -> list[str]:
+    """Sentences for the caption: in what the datasets differ."""
+    return [
+        f"MIXED DATA: the datasets differ in {what} ({', '.join(map(str, group[column].unique()))})."
+        for group, column, what in _differing_data(runs)
+    ]
+
+
+def _differing_data(runs: pd.DataFrame) -> Iterable[tuple[pd.DataFrame, str, str]]:
+    for column in ("dataset_origin", "dataset_version"):
+        group = runs[runs[column].notna()]
+        if group[column].nunique() > 1:
+            yield group, column, SHARED_BY_DATASET[column]
+    families = runs["env_id"].str.replace(r"-v\d+$", "", regex=True)
+    for _, group in runs.groupby(families, sort=False):
+        if group["env_id"].nunique() > 1:
+            yield group, "env_id", "version of the environment"
+
+
+def _disagreement(group: pd.DataFrame, column: str, where: str, what: str) -> str:
+    usual = group[column].mode(dropna=False)[0]
+    odd = group[group[column].ne(usual) & ~(group[column].isna() & pd.isna(usual))]
+    return (
+        f"the runs {where} differ in {what}: {usual} for {len(group) - len(odd)} of them, but "
+        f"{', '.join(map(str, odd[column].unique()))} for {_named(odd)}"
     )
-    more = " …" if len(runs) > compatibility.MOST_NAMED else ""
-    return [f"{len(runs)} runs here {why} and are left out: {named}{more}."]
+
+
+AGGREGATES = ("last", "best", "final-N")
+DIRECTIONS = {  # 1: more is better; −1: less is better; for other metrics no value is the best
+    "score": 1,
+    "return": 1,
+    "bellman_error": -1,
+    "td_error_abs": -1,
+    "td_error_abs_target": -1,
+    "loss": -1,
+    "seconds": -1,
+    "training_seconds": -1,
+    "training_cpu_seconds": -1,
+    "evaluation_seconds": -1,
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a run's evaluations become one number."""
+
+    metric: str = "score"  # a column of scores.csv or metrics.csv
+    aggregate: str = "last"  # last: the last evaluation; final-N: the mean of the last N; best: the best one
+
+    def __post_init__(self):
+        if self.aggregate not in AGGREGATES[:2] and not re.fullmatch(r"final-[1-9]\d*", self.aggregate):
+            raise unknown("aggregate", self.aggregate, AGGREGATES)
+        if self.aggregate == "best" and not self.direction:
+            raise UserError(f"{self.metric} has no best value; use --aggregate last or final-N")
+
+    @property
+    def direction(self) -> int:
+        return DIRECTIONS.get(self.metric, 0)
+
+    @property
+    def evaluations(self) -> int:
+        """The number of evaluations that are averaged, if a run has that many."""
+        return int(self.aggregate.partition("-")[2] or 1)
+
+    def words(self, selection: Selection) -> str:
+        """The aggregate in words; it names a number of evaluations only if every run has more."""
+        if self.aggregate == "best":
+            return "best evaluation (selected by this number, so biased upwards)"
+        if self.evaluations == 1:
+            return "last evaluation"
+        counts = selection.evaluations.groupby(KEY).size()
+        fewest, most = int(counts.min()), int(counts.max())
+        if fewest > self.evaluations:
+            return f"mean of the last {self.evaluations} evaluations"
+        if most <= self.evaluations:
+            return f"mean of all {most} evaluations"
+        return f"mean of the last {self.evaluations} evaluations, or of all where there are fewer ({fewest})"
+
+    def is_part_of_training(self, selection: Selection) -> bool:
+        """Whether some run has more evaluations than are averaged."""
+        return int(selection.evaluations.groupby(KEY).size().max()) > self.evaluations
+
+
+LAST_SCORE = Measure()
+
+
+def default_measure(experiment: Experiment) -> Measure:
+    return Measure(experiment.table.metric, experiment.table.aggregate)
+
+
+def run_values(selection: Selection, measure: Measure) -> pd.DataFrame:
+    """One line per run, in order: dataset, algorithm, seed, label, diverged, config, value, evaluations."""
+    numeric = selection.evaluations.select_dtypes("number").columns.difference([*KEY, "step"])
+    if measure.metric not in numeric:
+        raise unknown(f"metric in {selection.experiment.name}", measure.metric, numeric)
+    rows = selection.evaluations.dropna(subset=measure.metric).sort_values("step")
+    if measure.aggregate == "best":
+        rows = rows.sort_values(measure.metric, ascending=measure.direction > 0, kind="stable")
+    chosen = rows.groupby(KEY, sort=False).tail(measure.evaluations)
+    means = chosen.groupby(KEY, sort=False)[measure.metric].agg(value="mean", evaluations="size")
+    lines = selection.runs[[*KEY, "label", "status", "config"]].merge(means.reset_index(), on=KEY, how="left")
+    return lines.assign(diverged=lines["status"] == "diverged")

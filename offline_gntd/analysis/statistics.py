@@ -1,11 +1,13 @@
-"""Statistics of scores over seeds and tasks (Agarwal et al. 2021, Deep RL at the edge of the precipice).
+"""Statistics of scores over seeds and tasks, after Agarwal et al. 2021, and the test behind bold cells.
 
-Scores are [..., runs, tasks]; a statistic is a function of the last two axes, so that one call takes all the
-resamples of a bootstrap. Resampling is stratified: every task draws anew from its own runs. Intervals are
-percentiles of the resamples.
+Scores are [..., runs, tasks]. A statistic reduces the last two axes, so that one call takes all resamples of
+a bootstrap. Resampling is stratified: each task is resampled from its own runs. Intervals are percentiles.
 """
 
-from collections.abc import Callable, Mapping
+import functools
+import itertools
+import math
+from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,18 +15,17 @@ from numpy.random import Generator
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-GOAL = 100.0  # the score an optimality gap is measured from: an expert's
-FEW_RUNS = 10  # below this, percentile intervals are narrower than they claim
-SEED = 0  # of every resample that ends up in a table or a figure
+GOAL = 100.0  # the optimality gap is measured from this score
+FEW_RUNS = 10  # with fewer, percentile intervals are too narrow
+SEED = 0  # of all resamples in tables and figures
+LEVEL = 0.05  # of the permutation test
+MOST_SPLITS = 200_000  # enumerated; if there are more, this number is sampled
+BOLD_RULE = (
+    "Bold: best mean per dataset and those not significantly worse (one-sided permutation test over seeds, "
+    f"{LEVEL:.0%}); only the best mean if there are too few seeds to test."
+)
 
 Statistic = Callable[[np.ndarray], np.ndarray]
-
-
-def caution(runs: int) -> list[str]:
-    """The warning that few runs deserve."""
-    if runs >= FEW_RUNS:
-        return []
-    return [f"FEW SEEDS ({runs}): bootstrap intervals of fewer than {FEW_RUNS} are narrower than they say."]
 
 
 class Estimate(NamedTuple):
@@ -36,8 +37,13 @@ class Estimate(NamedTuple):
         return self.low <= value <= self.high
 
     def complement(self) -> "Estimate":
-        """Of the opposite event, where this is of a probability."""
+        """The estimate of 1 − p, for a probability p."""
         return Estimate(1 - self.value, 1 - self.high, 1 - self.low)
+
+    def text(self, written: Callable[[float], str], several: bool = True) -> str:
+        """value [low, high]; without the interval if there is only one seed."""
+        interval = f" [{written(self.low)}, {written(self.high)}]" if several else ""
+        return written(self.value) + interval
 
 
 def mean(scores: np.ndarray) -> np.ndarray:
@@ -45,19 +51,19 @@ def mean(scores: np.ndarray) -> np.ndarray:
 
 
 def median(scores: np.ndarray) -> np.ndarray:
-    """Over tasks, of each task's mean over runs."""
+    """The median over tasks of the mean over runs."""
     return np.median(scores.mean(-2), axis=-1)
 
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """The mean of all runs on all tasks without the lowest and the highest quarter of them."""
+    """The mean over all runs and tasks without the lowest and highest quarter."""
     pooled = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
     quarter = pooled.shape[-1] // 4
     return pooled[..., quarter : pooled.shape[-1] - quarter].mean(-1)
 
 
 def optimality_gap(scores: np.ndarray, goal: float = GOAL) -> np.ndarray:
-    """By how much runs fall short of the goal on average; what is beyond it makes up for nothing."""
+    """The mean shortfall from the goal; scores above the goal count as the goal."""
     return goal - np.minimum(scores, goal).mean((-2, -1))
 
 
@@ -76,7 +82,7 @@ def resample(scores: np.ndarray, rng: Generator, count: int = RESAMPLES) -> np.n
 
 
 def interval(draws: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
-    """The middle `confidence` of draws [count, ...]."""
+    """The central `confidence` interval of draws [count, ...]."""
     tail = (1 - confidence) / 2
     low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
     return low, high
@@ -85,7 +91,7 @@ def interval(draws: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndar
 def estimates(
     scores: np.ndarray, statistics: Mapping[str, Statistic], rng: Generator, count: int = RESAMPLES
 ) -> dict[str, Estimate]:
-    """Every statistic of scores [runs, tasks] with its interval, all from the same resamples."""
+    """Each statistic of scores [runs, tasks] with its interval, from the same resamples."""
     draws = resample(scores, rng, count)
     return {
         name: Estimate(float(statistic(scores)), *map(float, interval(statistic(draws))))
@@ -93,20 +99,29 @@ def estimates(
     }
 
 
+def compare_means(x: np.ndarray, y: np.ndarray, ratio: bool = False) -> Estimate:
+    """mean(x) − mean(y), or mean(x) / mean(y), of values [seeds]; both sides are resampled independently."""
+    rng = np.random.default_rng(SEED)
+    means = [values[rng.integers(len(values), size=(RESAMPLES, len(values)))].mean(1) for values in (x, y)]
+    compare = np.divide if ratio else np.subtract
+    low, high = interval(compare(*means))
+    return Estimate(float(compare(x.mean(), y.mean())), float(low), float(high))
+
+
 def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> float:
-    """That a run of x beats one of y on a task taken at random: [runs, tasks] each. A tie is half a win."""
+    """P(a run of x exceeds a run of y on a random task), both [runs, tasks]; a tie counts half."""
     return float(_wins(x, y).mean())
 
 
 def improvement(x: np.ndarray, y: np.ndarray, rng: Generator, count: int = RESAMPLES) -> Estimate:
-    """The probability of improvement with its interval, x and y resampled apart."""
+    """The probability of improvement with its interval; x and y are resampled independently."""
     wins = _wins(x, y)
     draws = np.einsum("cti,tij,ctj->c", _counts(x, rng, count), wins, _counts(y, rng, count), optimize=True)
     return Estimate(float(wins.mean()), *map(float, interval(draws / wins.size)))
 
 
 def performance_profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """The share of runs [runs, tasks] whose score is above each threshold."""
+    """The share of runs [runs, tasks] with a score above each threshold."""
     return (scores[..., None] > thresholds).mean((0, 1))
 
 
@@ -126,9 +141,53 @@ def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _counts(scores: np.ndarray, rng: Generator, count: int) -> np.ndarray:
-    """How often a resample holds each run: [count, tasks, runs], all that a mean over runs needs to know."""
+    """How often each resample contains each run: [count, tasks, runs]."""
     runs, tasks = scores.shape
     drawn = rng.integers(runs, size=(count * tasks, runs)) + runs * np.arange(count * tasks)[:, None]
     return (
         np.bincount(drawn.ravel(), minlength=count * tasks * runs).reshape(count, tasks, runs).astype(float)
     )
+
+
+def best(samples: Mapping[Hashable, np.ndarray], lower: bool = False) -> set[Hashable]:
+    """The keys of the best mean and of those not significantly worse; NaNs are ignored."""
+    signed = {key: (-1 if lower else 1) * _finite(values) for key, values in samples.items()}
+    signed = {key: values for key, values in signed.items() if len(values)}
+    if not signed:
+        return set()
+    leader = max(signed, key=lambda key: signed[key].mean())
+    return {
+        key
+        for key, values in signed.items()
+        if values.mean() == signed[leader].mean() or not _distinguishable(signed[leader], values)
+    }
+
+
+def permutation_p(high: np.ndarray, low: np.ndarray) -> float:
+    """One-sided p-value: the share of splits of the pooled values with means at least as far apart."""
+    pooled = np.concatenate([high, low])
+    chosen = pooled[_splits(len(pooled), len(high))].sum(1)
+    # sums that differ only by rounding count as equal
+    return float((chosen >= high.sum() - 1e-9 * np.abs(pooled).sum()).mean())
+
+
+def _distinguishable(high: np.ndarray, low: np.ndarray) -> bool:
+    """True also if there are too few seeds for any outcome to be significant."""
+    smallest = 1 / math.comb(len(high) + len(low), len(high))
+    return smallest > LEVEL or permutation_p(high, low) <= LEVEL
+
+
+@functools.cache
+def _splits(total: int, chosen: int) -> np.ndarray:
+    """Indices of the first group in each split: [splits, chosen]."""
+    count = math.comb(total, chosen)
+    if count <= MOST_SPLITS:
+        flat = itertools.chain.from_iterable(itertools.combinations(range(total), chosen))
+        return np.fromiter(flat, np.int32, count * chosen).reshape(count, chosen)
+    rng = np.random.default_rng(0)
+    return rng.permuted(np.tile(np.arange(total, dtype=np.int32), (MOST_SPLITS, 1)), axis=1)[:, :chosen]
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, float)
+    return values[np.isfinite(values)]

@@ -1,14 +1,15 @@
-"""A table: cells with a caption that says the protocol, and the same numbers one per line."""
+"""A table, its caption, and its Markdown, LaTeX, CSV and HTML forms."""
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from html import escape
+from importlib import resources
 from typing import Any
 
 import pandas as pd
 
-from offline_gntd.analysis import page
 from offline_gntd.errors import unknown
 
 
@@ -24,12 +25,15 @@ Row = tuple[Cell, ...]
 @dataclass(frozen=True)
 class Table:
     name: str
-    caption: str
+    caption: str  # what the columns and marks mean
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
-    long: pd.DataFrame  # one line per dataset × algorithm
-    missing: tuple[Any, ...] = ()  # runs the experiment asks for and the table does without
-    foot: tuple[Row, ...] = ()  # totals, which stay below however the rows are sorted
+    long: pd.DataFrame  # all numbers, for the CSV file
+    missing: tuple[Any, ...] = ()  # runs the experiment asks for that are not finished
+    foot: tuple[Row, ...] = ()  # totals: they stay below when the rows are sorted
+    protocol: str = ""  # how the runs were made; a page with several tables shows it once
+    block_title: str = ""  # heading of a second block of rows below
+    block: tuple[Row, ...] = ()
     made_of: str = "runs"
 
     @property
@@ -44,22 +48,22 @@ class Table:
 
     @property
     def legend(self) -> str:
-        return " ".join(part for part in (self.note, self.caption) if part)
+        return " ".join(filter(None, (self.note, self.caption, self.protocol)))
 
-    def columns_of_words(self) -> list[bool]:
-        """Which columns hold words rather than numbers, and are set from the left."""
+    def text_columns(self) -> list[bool]:
+        """Which columns contain words rather than numbers; they are left-aligned."""
         columns = zip(*self.rows, strict=True)
         texts = [{cell.text for cell in column} - {"missing", "—", ""} for column in columns]
         return [any(text[0].isalpha() for text in column) for column in texts]
 
     def text(self, form: str) -> str:
-        if form not in FORMS:
-            raise unknown("format", form, FORMS)
-        return FORMS[form](self)
+        if form not in FORMATS:
+            raise unknown("format", form, FORMATS)
+        return FORMATS[form](self)
 
 
 def number(value: float) -> str:
-    """DatasetInfo three digits that matter; — where there is no number."""
+    """About three significant digits; — for NaN."""
     if math.isnan(value):
         return "—"
     size = abs(value)
@@ -67,15 +71,26 @@ def number(value: float) -> str:
 
 
 def tenths(value: float) -> str:
-    """As scores and returns are given."""
+    """One decimal, for scores and returns; — for NaN."""
     return "—" if math.isnan(value) else minus(f"{value:.1f}")
+
+
+def whole(value: float) -> str:
+    """Without decimals, for numbers of updates; — for NaN."""
+    return "—" if math.isnan(value) else minus(f"{value:,.0f}")
+
+
+def written_as(metric: str) -> Callable[[float], str]:
+    return tenths if metric in ("score", "return") else number
 
 
 def minus(text: str) -> str:
     return text.replace("-", "−").replace("e−", "e-")
 
 
-def result(line: dict[str, Any], column: str, expected: int, written: Callable[[float], str] = tenths) -> str:
+def mean_std(
+    line: dict[str, Any], column: str, expected: int, written: Callable[[float], str] = tenths
+) -> str:
     """mean ± std of a line, with † for diverged seeds and k/n where seeds are missing."""
     text = written(line[column])
     if not math.isnan(line[f"{column}_std"]):
@@ -86,16 +101,21 @@ def result(line: dict[str, Any], column: str, expected: int, written: Callable[[
 
 
 def to_markdown(table: Table) -> str:
-    lines = [table.columns, ["---"] * len(table.columns)]
-    lines += [
-        [f"**{cell.text}**" if cell.bold else cell.text for cell in row] for row in table.rows + table.foot
-    ]
+    lines = [[*table.columns], ["---"] * len(table.columns)]
+    lines += [_markdown_cells(row) for row in table.rows + table.foot]
+    if table.block:
+        lines.append([f"*{table.block_title}*", *[""] * (len(table.columns) - 1)])
+        lines += [_markdown_cells(row) for row in table.block]
     text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return "\n\n".join(part for part in (text, table.note, table.caption) if part) + "\n"
+    return "\n\n".join(filter(None, (text, table.note, table.caption, table.protocol))) + "\n"
+
+
+def _markdown_cells(row: Row) -> list[str]:
+    return [f"**{cell.text}**" if cell.bold else cell.text.replace("|", "\\|") for cell in row]
 
 
 def to_latex(table: Table) -> str:
-    """A table environment no wider than its column: \\usepackage{booktabs,graphicx} is all it needs."""
+    """A table environment at most as wide as the text; it needs \\usepackage{booktabs,graphicx}."""
     body, previous = [], None
     grouped = len({row[0].text for row in table.rows}) < len(table.rows)
     for row in table.rows:
@@ -105,11 +125,14 @@ def to_latex(table: Table) -> str:
         body.append(_latex_row(row))
     if table.foot:
         body += [r"\midrule", *map(_latex_row, table.foot)]
+    if table.block:
+        heading = rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\emph{{{_escape(table.block_title)}}}}} \\"
+        body += [r"\midrule", heading, *map(_latex_row, table.block)]
     lines = [
         r"\begin{table}",
         r"\centering\small",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{''.join('l' if words else 'r' for words in table.columns_of_words())}}}",
+        rf"\begin{{tabular}}{{{''.join('l' if words else 'r' for words in table.text_columns())}}}",
         r"\toprule",
         " & ".join(map(_escape, table.columns)) + r" \\",
         r"\midrule",
@@ -130,10 +153,10 @@ def to_csv(table: Table) -> str:
 
 
 def to_html(table: Table) -> str:
-    return page.whole(table.name, page.table(table))
+    return page(table.name, html_table(table))
 
 
-FORMS = {"md": to_markdown, "tex": to_latex, "csv": to_csv, "html": to_html}
+FORMATS = {"md": to_markdown, "tex": to_latex, "csv": to_csv, "html": to_html}
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -159,6 +182,9 @@ _LATEX = {
     "τ": r"$\tau$",
     "α": r"$\alpha$",
     "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
+    "↑": r"$\uparrow$",
+    "Δ": r"$\Delta$",
     "×": r"$\times$",
     "²": r"$^2$",
     "√": r"$\surd$",
@@ -167,6 +193,7 @@ _LATEX = {
     "–": "--",
     "…": r"\dots{}",
     "·": r"$\cdot$",
+    "|": r"$|$",
 }
 
 
@@ -177,3 +204,59 @@ def _latex_row(row: Row) -> str:
 
 def _escape(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
+
+
+def page(title: str, body: str) -> str:
+    """A self-contained HTML page."""
+    style, script = (
+        (resources.files("offline_gntd.analysis") / name).read_text(encoding="utf-8")
+        for name in ("page.css", "page.js")
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n{body}\n"
+        f"<script>\n{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def html_table(table: Table, title: str = "", with_protocol: bool = True) -> str:
+    """A table that sorts by the column heading clicked."""
+    words = table.text_columns()
+    heads = "".join(
+        f'<th scope="col" aria-sort="none"{_class(is_text)}><button>{escape(name)}</button></th>'
+        for name, is_text in zip(table.columns, words, strict=True)
+    )
+    block = ""
+    if table.block:
+        heading = (
+            f'<tr><th class="words" colspan="{len(table.columns)}">{escape(table.block_title)}</th></tr>'
+        )
+        block = f"<tbody>{heading}{_html_rows(table.block, words)}</tbody>"
+    foot = f"<tfoot>{_html_rows(table.foot, words)}</tfoot>" if table.foot else ""
+    note = f'<p class="warning">{escape(table.note)}</p>' if table.note else ""
+    caption = " ".join(filter(None, (table.caption, table.protocol if with_protocol else "")))
+    return (
+        f'<figure class="table" id="{escape(table.name)}">{f"<h4>{escape(title)}</h4>" if title else ""}'
+        f'<div class="scroll"><table class="sortable">\n<thead><tr>{heads}</tr></thead>\n'
+        f"<tbody>\n{_html_rows(table.rows, words)}\n</tbody>{foot}{block}</table></div>\n"
+        f"{note}<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def _class(is_text: bool) -> str:
+    return ' class="words"' if is_text else ""
+
+
+def _html_rows(rows: Iterable[Row], words: list[bool]) -> str:
+    return "\n".join(
+        "<tr>"
+        + "".join(_html_cell(cell, is_text) for cell, is_text in zip(row, words, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+
+
+def _html_cell(cell: Cell, is_text: bool) -> str:
+    shown = f"<strong>{escape(cell.text)}</strong>" if cell.bold else escape(cell.text)
+    return f"<td{_class(is_text)}>{shown}</td>"

@@ -1,7 +1,26 @@
-"""Reading datasets: `load` opens any of them by name or path. Building them is `offline_gntd.collection`."""
+"""Reading datasets: `load` opens any of them by name or path. `offline_gntd.collection` builds them."""
 
-from offline_gntd.datasets.dataset import Dataset, DatasetNotFound, OnlineEnv
-from offline_gntd.datasets.loading import load
-from offline_gntd.datasets.user_datasets import Source
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Dataset", "DatasetNotFound", "OnlineEnv", "Source", "load"]
+if TYPE_CHECKING:
+    from offline_gntd.datasets.dataset import Dataset, DatasetNotFound, OnlineEnv, verify
+    from offline_gntd.datasets.loading import load
+    from offline_gntd.datasets.user_datasets import Source
+
+MODULES = {
+    "Dataset": "dataset",
+    "DatasetNotFound": "dataset",
+    "OnlineEnv": "dataset",
+    "Source": "user_datasets",
+    "load": "loading",
+    "verify": "dataset",
+}
+__all__ = ["Dataset", "DatasetNotFound", "OnlineEnv", "Source", "load", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch only when a dataset is read: tables need no more than the names of datasets."""
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

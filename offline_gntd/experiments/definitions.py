@@ -6,16 +6,17 @@ import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from offline_gntd.algorithms import canonical_name, configured
 from offline_gntd.configuration import digest, hashed_fields
 from offline_gntd.datasets.names import SEED, results_name
 from offline_gntd.errors import UserError, shortened, unknown
 from offline_gntd.experiments.lock import Lock
 from offline_gntd.experiments.record import read_object
-from offline_gntd.experiments.sources import DataSource, is_online, sources_of
 from offline_gntd.files import home, write_json
+
+if TYPE_CHECKING:
+    from offline_gntd.experiments.sources import DataSource
 
 MOST_SEEDS = 10_000
 LONGEST_NAME = 230  # bytes; a file system allows 255, and suffixes are added
@@ -106,6 +107,8 @@ class Experiment:
         """This experiment with canonical algorithm names. Raises UserError for an unknown algorithm or field.
 
         Results are read without this, since their algorithms may be in a user's file that is not imported."""
+        from offline_gntd.algorithms import canonical_name  # imports torch, which tables do not need
+
         names = {name: canonical_name(name) for name in self.algorithms}
         steps = {names[name]: steps for name, steps in self.algorithm_steps.items()}
         return dataclasses.replace(self, algorithms=tuple(names.values()), algorithm_steps=steps)
@@ -206,14 +209,20 @@ class Cell:
 
     @property
     def config(self) -> Any:
+        from offline_gntd.algorithms import configured
+
         return configured(self.algorithm, self.protocol.steps)
 
     @property
     def online(self) -> bool:
+        from offline_gntd.experiments.sources import is_online
+
         return is_online(self.config)
 
-    def sources(self) -> tuple[DataSource, ...]:
+    def sources(self) -> "tuple[DataSource, ...]":
         """Its dataset or environment, one per seed; raises DatasetNotFound if data is not on this machine."""
+        from offline_gntd.experiments.sources import sources_of
+
         return sources_of(self.source, self.config, self.seeds)
 
     @property
@@ -263,6 +272,23 @@ def _table1(name: str, datasets: tuple[str, ...], suffix: str = "") -> Experimen
     )
 
 
+def _ablation_table1() -> Experiment:
+    """DQN and GNDQN with one setting at a time, and with all, set back from the authors' to version 0.1's."""
+    both: tuple[str, ...] = ("hidden_dims=128x128", "batch_size=256", "tau=0.005")
+    both += ("optimiser.max_grad_norm=none", "timeouts_terminal=false")
+    kfac = ("kfac.factor_every=10@kfac.inverse_every=20", "kfac.start=batch", "kfac.average=P")
+    variants = [
+        (name, ("", *fields, "@".join(fields))) for name, fields in (("dqn", both), ("gndqn", both + kfac))
+    ]
+    return Experiment(
+        "ablation-table1",
+        ("cartpole-replay", "acrobot-replay"),
+        tuple(f"{name}@{change}".rstrip("@") for name, changes in variants for change in changes),
+        protocol=Protocol(steps=3_000, evaluate_every=150, evaluate_episodes=20),
+        table=TableView(kind="td_error"),
+    )
+
+
 BUILT_IN = {
     experiment.name: experiment
     for experiment in (
@@ -278,6 +304,7 @@ BUILT_IN = {
         _table1("table1-script", REPLAY_SETS, "_script"),  # the values of the authors' run script
         _table1("table1-authors", AUTHORS_SETS),
         _table1("table1-authors-script", AUTHORS_SETS, "_script"),
+        _ablation_table1(),
         *(
             Experiment(
                 table2_name(version),

@@ -77,9 +77,8 @@ def _read_rows(folder: Path, run: dict[str, Any]) -> pd.DataFrame:
     except (FileNotFoundError, pd.errors.EmptyDataError):  # no evaluation yet
         return pd.DataFrame()
     except (ValueError, KeyError) as error:
-        raise DamagedRun(
-            folder, f"cannot read scores.csv and metrics.csv: {str(error).splitlines()[0]}"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise DamagedRun(folder, f"cannot read scores.csv and metrics.csv: {reason}") from error
     for column in ("return", "score", "training_seconds"):
         if column not in rows:
             raise DamagedRun(folder, f"scores.csv has no column {column!r}")

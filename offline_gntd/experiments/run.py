@@ -21,7 +21,7 @@ import torch
 from offline_gntd import versions
 from offline_gntd.algorithms import configured, preset
 from offline_gntd.configuration import to_dict
-from offline_gntd.datasets import Dataset
+from offline_gntd.datasets import Dataset, verify
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator
 from offline_gntd.experiments.definitions import Cell, Protocol, settings_hash
@@ -81,6 +81,7 @@ class Run:
         stopping: Callable[[], bool],
         checkpoint_seconds: float | None,
     ) -> None:
+        verify(self.sources)
         self._start()
         last_checkpoint = time.monotonic()
         while self.step < self.cell.protocol.steps and not all(record.diverged for record in self.records):
@@ -95,6 +96,7 @@ class Run:
             if time.monotonic() - last_checkpoint > period:
                 self.save()
                 last_checkpoint = time.monotonic()
+        verify(self.sources)  # before the results claim this sha256
         self.save()
         for record in self.records:
             status = "diverged" if record.diverged else "done"

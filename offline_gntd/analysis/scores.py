@@ -1,0 +1,301 @@
+"""Tables of one metric, mean ± std over seeds: any rows × columns, and aggregates over datasets."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from offline_gntd.analysis import captions, published, statistics
+from offline_gntd.analysis import selection as selections
+from offline_gntd.analysis.selection import LAST_SCORE, Measure, Selection, run_values
+from offline_gntd.analysis.table import Cell, Row, Table, mean_std, tenths, written_as
+from offline_gntd.errors import UserError, unknown
+
+AXES = ("dataset", "algorithm", "preset")  # or the path of a setting: kfac.damping
+TOTAL = "total"
+RISING = "↑"  # marks a cell whose curve has not flattened
+RISE, SMALLEST_RISE = 5.0, 1.0  # score points
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    rows: str = "dataset"
+    columns: str = "algorithm"
+
+    def __post_init__(self):
+        if self.rows == self.columns:
+            raise UserError(f"--rows and --columns are both {self.rows}; choose two different ones")
+
+
+USUAL = Layout()
+
+
+def table(selection: Selection, measure: Measure = LAST_SCORE, layout: Layout = USUAL) -> Table:
+    """Scores of datasets × algorithms also have totals, one per source of the data, and published numbers."""
+    lines = with_missing(selection, run_values(selection, measure))
+    lines = lines.assign(row=axis(lines, layout.rows), column=axis(lines, layout.columns))
+    _refuse_crowded_cells(lines, layout)
+    rows, columns = ordered(lines["row"], layout.rows), ordered(lines["column"], layout.columns)
+    is_usual_score = layout == USUAL and measure.metric == "score"
+    totals = [*_totals(selection, lines, measure)] if is_usual_score else []
+    rising = still_rising(selection) if measure.metric == "score" else set()
+    long = summary(lines, measure)
+    long["rising"] = [key in rising for key in zip(long["dataset"], long["algorithm"], strict=True)]
+    long = pd.concat([long, *totals], ignore_index=True)
+    seeds = selection.experiment.seeds
+    cells = {(line["row"], line["column"]): _cell(line, measure, seeds) for line in long.to_dict("records")}
+    headings = (selection.dataset_labels if layout.rows == "dataset" else {}) | selection.headings
+
+    def row_of(name: str, absent: str) -> Row:
+        return (
+            Cell(headings.get(name, name)),
+            *(cells.get((name, column), Cell(absent)) for column in columns),
+        )
+
+    return Table(
+        selection.experiment.name,
+        _caption(selection, measure, bool(totals), bool(rising), is_usual_score),
+        (_title(layout), *(headings.get(column, column) for column in columns)),
+        tuple(row_of(name, "") for name in rows),
+        long.drop(columns=["row", "column", "bold"]),
+        selection.missing,
+        tuple(row_of(total["row"].iloc[0], "missing") for total in totals),
+        protocol=captions.protocol(selection),
+        block_title="published, genuine D4RL",
+        block=published.score_block(selection) if is_usual_score else (),
+    )
+
+
+def with_missing(selection: Selection, lines: pd.DataFrame) -> pd.DataFrame:
+    """The lines of run_values and a line with value NaN per missing run, in the experiment's order."""
+    labels = selection.labels
+    configs = lines.drop_duplicates("algorithm").set_index("algorithm")["config"]
+    absent = [
+        {**run._asdict(), "label": labels[run.algorithm], "config": configs.get(run.algorithm, {})}
+        for run in selection.missing
+    ]
+    lines = pd.concat([lines.assign(present=True), pd.DataFrame(absent)], ignore_index=True)
+    lines = lines.assign(
+        present=lines["present"].eq(True),
+        diverged=lines["diverged"].eq(True),
+        value=lines["value"].astype(float),
+    )
+    orders = {"dataset": selection.experiment.dataset_names(), "algorithm": selection.experiment.algorithms}
+    places = [lines[key].map({name: i for i, name in enumerate(order)}) for key, order in orders.items()]
+    return lines.iloc[np.lexsort((lines["seed"], places[1], places[0]))].reset_index(drop=True)
+
+
+def summary(lines: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+    """One line per dataset and algorithm; std over seeds with ddof 1."""
+    metric = measure.metric
+    groups = lines.groupby(["row", "column", "dataset", "algorithm", "label"], sort=False)
+    long = groups.agg(
+        seeds=("present", "sum"),
+        diverged=("diverged", "sum"),
+        evaluations=("evaluations", "min"),
+        **{metric: ("value", "mean"), f"{metric}_std": ("value", "std")},
+    ).reset_index()
+    best = {
+        (dataset, algorithm)
+        for dataset, group in lines.groupby("dataset")
+        for algorithm in _best(group, measure)
+    }
+    bold = [key in best for key in zip(long["dataset"], long["algorithm"], strict=True)]
+    return long.assign(aggregate=measure.aggregate, bold=bold)
+
+
+def still_rising(selection: Selection) -> set[tuple[str, str]]:
+    """The (dataset, algorithm) cells whose score was still rising when training ended.
+
+    A cell is rising if the mean of its last quarter of evaluations exceeds that of the quarter before by more
+    than 5 points, or by more than 1 point and the std over seeds. It needs at least 8 evaluations.
+    """
+    rising = set()
+    for cell, group in selection.evaluations.groupby(["dataset", "algorithm"], sort=False):
+        curves = group.pivot(index="step", columns="seed", values="score").sort_index()
+        quarter = len(curves) // 4
+        if quarter < 2:
+            continue
+        last, before = curves.iloc[-quarter:], curves.iloc[-2 * quarter : -quarter]
+        rise, std = (last.mean() - before.mean()).mean(), last.mean().std()
+        if rise > RISE or rise > max(std, SMALLEST_RISE):
+            rising.add(cell)
+    return rising
+
+
+def _totals(selection: Selection, lines: pd.DataFrame, measure: Measure) -> Iterator[pd.DataFrame]:
+    """One total over all datasets or, where these are not comparable, one per source of the data."""
+    if selection.comparable:
+        groups = [(TOTAL, lines)]
+    else:
+        by_source = lines.groupby(lines["dataset"].map(selection.sources), sort=False)
+        groups = [(f"{TOTAL}, {source}", group) for source, group in by_source]
+    for name, group in groups:
+        runs = selection.runs[selection.runs["dataset"].isin(group["dataset"])]
+        if group["dataset"].nunique() > 1 and not selections.mixed_data_notes(runs):
+            yield totals_of(group, measure, name)
+
+
+def totals_of(lines: pd.DataFrame, measure: Measure, name: str = TOTAL) -> pd.DataFrame:
+    """Mean and std over seeds of the sum over datasets; a seed without a run on each dataset has no sum."""
+    datasets = lines["dataset"].nunique()
+    per_seed = lines[lines["value"].notna()].groupby(["algorithm", "label", "seed"], sort=False)
+    per_seed = per_seed.agg(
+        value=("value", "sum"), datasets=("dataset", "size"), diverged=("diverged", "sum")
+    )
+    per_seed = per_seed[per_seed["datasets"] == datasets].reset_index()
+    totals = per_seed.groupby(["algorithm", "label"], sort=False).agg(
+        seeds=("seed", "size"),
+        diverged=("diverged", "sum"),
+        **{measure.metric: ("value", "mean"), f"{measure.metric}_std": ("value", "std")},
+    )
+    best = _best(per_seed, measure)
+    totals = totals.reset_index().assign(dataset=name, aggregate=measure.aggregate, rising=False)
+    return totals.assign(column=totals["label"], row=name, bold=totals["algorithm"].isin(best))
+
+
+def _best(lines: pd.DataFrame, measure: Measure) -> set:
+    if not measure.direction:
+        return set()
+    samples = {
+        algorithm: group["value"].to_numpy() for algorithm, group in lines.groupby("algorithm", sort=False)
+    }
+    return statistics.best(samples, lower=measure.direction < 0)
+
+
+def _cell(line: dict, measure: Measure, expected: int) -> Cell:
+    if not line["seeds"]:
+        return Cell("missing")
+    text = mean_std(line, measure.metric, expected, written_as(measure.metric))
+    return Cell(f"{text} {RISING}" if line["rising"] else text, bold=line["bold"])
+
+
+def _refuse_crowded_cells(lines: pd.DataFrame, layout: Layout) -> None:
+    for (row, column), group in lines.groupby(["row", "column"], sort=False):
+        cells = list(dict.fromkeys(zip(group["dataset"], group["algorithm"], strict=True)))
+        if len(cells) > 1:
+            raise UserError(
+                f"the cell of {layout.rows} {row} and {layout.columns} {column} would hold "
+                f"{' '.join(cells[0])} and {' '.join(cells[1])}; choose with --datasets or --algorithms"
+            )
+
+
+def _title(layout: Layout) -> str:
+    return layout.rows if layout.columns in AXES else f"{layout.rows} \\ {layout.columns}"
+
+
+def _caption(
+    selection: Selection, measure: Measure, with_totals: bool, with_rising: bool, with_published: bool
+) -> str:
+    what = "Normalised score (0 random, 100 expert)" if measure.metric == "score" else measure.metric
+    parts = [f"{what}: {measure.words(selection)}; {captions.SPREAD}.", *captions.marks(selection)]
+    if with_rising:
+        parts.append(
+            f"{RISING}: still rising at the end (the mean of the last quarter of evaluations exceeds that of "
+            f"the quarter before by more than {RISE:g} points, or by more than the std over seeds and "
+            f"{SMALLEST_RISE:g} point)."
+        )
+    if with_totals:
+        of = "" if selection.comparable else " of one source"
+        parts.append(f"Total: sum over the datasets{of} per seed, {captions.SPREAD}.")
+    if measure.direction:
+        parts.append(statistics.BOLD_RULE)
+    if with_published:
+        parts.append(published.caption(published.for_datasets(selection).query("metric == 'score'")))
+    return " ".join(filter(None, [*parts, *selection.notes]))
+
+
+def axis(lines: pd.DataFrame, name: str) -> pd.Series:
+    """The row or column of each run: its dataset, its algorithm's label or preset, or one of its settings."""
+    if name == "dataset":
+        return lines["dataset"]
+    if name == "algorithm":
+        return lines["label"]
+    if name == "preset":
+        return lines["algorithm"].str.partition("@")[0]
+    settings = lines["config"].map(flatten)
+    known = {path for config in settings for path in config}
+    if name not in known:
+        raise unknown("row or column", name, {*AXES, *known})
+    return settings.map(lambda config: setting_text(config.get(name)))
+
+
+def ordered(values: pd.Series, name: str) -> list[str]:
+    """Distinct values: datasets and algorithms in the experiment's order, settings by size."""
+    distinct = list(dict.fromkeys(values))
+    return distinct if name in AXES else sorted(distinct, key=_by_size)
+
+
+def _by_size(value: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(value), value)
+    except ValueError:
+        return (1, 0.0, value)
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Stored settings by path: {'kfac.damping': 0.25, …}, or {'kfac': None}."""
+    paths: dict[str, Any] = {}
+    for name, value in config.items():
+        paths |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return paths
+
+
+def setting_text(value: Any) -> str:
+    """A setting as --set takes it."""
+    if isinstance(value, (list, tuple)):
+        return "x".join(map(str, value))
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def statistics_table(selection: Selection, measure: Measure) -> Table:
+    """Mean, median, interquartile mean and optimality gap of each algorithm over all datasets."""
+    if measure.metric != "score":
+        raise UserError(
+            f"{selection.experiment.name} reports {measure.metric}, which cannot be averaged over datasets"
+        )
+    matrices, rng = score_matrices(selection, measure), np.random.default_rng(statistics.SEED)
+    rows, lines = [], []
+    for label, scores in matrices.items():
+        estimates = statistics.estimates(scores, statistics.AGGREGATES, rng)
+        texts = [estimate.text(tenths, several=len(scores) > 1) for estimate in estimates.values()]
+        rows.append((Cell(label), Cell(f"{scores.shape[0]} × {scores.shape[1]}"), *map(Cell, texts)))
+        lines += [{"algorithm": label, "statistic": name, **e._asdict()} for name, e in estimates.items()]
+    parts = [
+        f"Scores over all datasets ({measure.words(selection)}), with 95 % stratified bootstrap intervals.",
+        "IQM: mean of the middle half of all runs.",
+        f"Optimality gap: mean shortfall from {statistics.GOAL:g}; less is better.",
+        *captions.few_seeds(min(map(len, matrices.values()))),
+        *selection.notes,
+    ]
+    return Table(
+        f"{selection.experiment.name}-statistics",
+        " ".join(parts),
+        ("algorithm", "seeds × datasets", *statistics.AGGREGATES),
+        tuple(rows),
+        pd.DataFrame(lines),
+        selection.missing,
+        protocol=captions.protocol(selection),
+    )
+
+
+def score_matrices(selection: Selection, measure: Measure) -> dict[str, np.ndarray]:
+    """Values [seeds, datasets] of each algorithm by label, for the seeds with a run on every dataset."""
+    return matrices_of(selection, run_values(selection, measure))
+
+
+def matrices_of(selection: Selection, lines: pd.DataFrame) -> dict[str, np.ndarray]:
+    matrices = {}
+    for label, group in lines.groupby("label", sort=False):
+        values = group.pivot(index="seed", columns="dataset", values="value")
+        values = values.reindex(columns=selection.experiment.dataset_names()).dropna()
+        if len(values):
+            matrices[label] = values.to_numpy()
+    if not matrices:
+        raise UserError(
+            f"no algorithm of {selection.experiment.name} has a seed with runs on all datasets; "
+            "leave datasets out with --without"
+        )
+    return matrices

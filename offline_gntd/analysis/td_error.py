@@ -1,0 +1,327 @@
+"""The paper's Table 1: TD error after training, and updates and seconds to a return, beside the paper's.
+
+`claims` compares GNTD with TD and GNDQN with DQN in each of these, with a verdict.
+"""
+
+import math
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import pandas as pd
+
+from offline_gntd.analysis import captions, published, statistics
+from offline_gntd.analysis.selection import Measure, Selection
+from offline_gntd.analysis.table import Cell, Row, Table, mean_std, minus, number, tenths, whole
+from offline_gntd.errors import UserError
+from offline_gntd.experiments.results import KEY
+
+THRESHOLDS = {"CartPole-v1": 400.0, "Acrobot-v1": -100.0}  # returns; the paper's −400 is a misprint
+ERRORS = {  # metrics after training, and their headings
+    "td_error_abs_target": "TD error (abs, target net)",
+    "td_error_abs": "TD error (abs)",
+    "bellman_error": "TD error (squared)",
+}
+VERDICTS = ("better", "worse", "unclear", "missing")
+
+
+def table(selection: Selection, measure: Measure) -> Table:
+    """One row per dataset and algorithm; errors and returns are those of the last evaluation."""
+    seeds = per_seed(selection)
+    long = summary(selection, seeds)
+    rows = []
+    for dataset, group in long.groupby("dataset", sort=False):
+        best = _best(group, seeds[seeds["dataset"] == dataset])
+        rows += [_row(line, best, selection.experiment.seeds) for line in group.to_dict("records")]
+    columns: tuple[str, ...] = (
+        "dataset",
+        "algorithm",
+        "TD error (abs, target net)",
+        "paper",
+        "TD error (abs)",
+        "TD error (squared)",
+    )
+    columns += (
+        "at threshold",
+        "updates to threshold",
+        "seconds to threshold",
+        "paper seconds",
+        "final return",
+    )
+    return Table(
+        selection.experiment.name,
+        _caption(selection),
+        columns,
+        tuple(rows),
+        long,
+        selection.missing,
+        protocol=captions.protocol(selection),
+    )
+
+
+def per_seed(selection: Selection) -> pd.DataFrame:
+    """One line per run: errors and return of the last evaluation, first evaluation at the threshold.
+
+    updates, seconds                  NaN if the run does not reach the threshold
+    updates_counted, seconds_counted  the same with the length of the run in place of NaN
+    """
+    runs = selection.runs
+    lines = runs[[*KEY, "label"]].assign(
+        diverged=runs["status"] == "diverged", threshold=runs["env_id"].map(THRESHOLDS).astype(float)
+    )
+    rows = selection.evaluations.reindex(columns=dict.fromkeys([*selection.evaluations, *ERRORS]))
+    rows = rows.merge(lines[[*KEY, "threshold"]], on=KEY).sort_values("step")
+    last = rows.groupby(KEY, sort=False).tail(1)[[*KEY, *ERRORS, "return", "step", "seconds"]]
+    last.columns = [*KEY, *ERRORS, "final_return", "last_step", "last_seconds"]
+    first = rows[rows["return"] >= rows["threshold"]].groupby(KEY, sort=False).head(1)
+    first = first[[*KEY, "step", "seconds"]].rename(columns={"step": "updates"})
+    lines = lines.merge(last, on=KEY, how="left").merge(first, on=KEY, how="left")
+    length = lines["algorithm"].map(lambda name: selection.experiment.protocol_of(name).steps)
+    seconds = lines["last_seconds"] * length / lines["last_step"]  # a diverged run is shorter
+    limited = lines["threshold"].notna()
+    return lines.assign(
+        updates_counted=lines["updates"].fillna(length.where(limited)),
+        seconds_counted=lines["seconds"].fillna(seconds.where(limited)),
+    ).drop(columns=["last_step", "last_seconds"])
+
+
+def summary(selection: Selection, seeds: pd.DataFrame) -> pd.DataFrame:
+    """One line per dataset and algorithm of the experiment; std over seeds with ddof 1."""
+    averaged = [*ERRORS, "updates", "seconds", "final_return"]
+    statistics = {
+        f"{column}{suffix}": (column, how)
+        for column in averaged
+        for suffix, how in (("", "mean"), ("_std", "std"))
+    }
+    lines = seeds.groupby(["dataset", "algorithm"], sort=False).agg(
+        seeds=("seed", "size"),
+        diverged=("diverged", "sum"),
+        threshold=("threshold", "first"),
+        reached=("updates", "count"),
+        **statistics,
+    )
+    experiment = selection.experiment
+    grid = pd.MultiIndex.from_product(
+        [experiment.dataset_names(), experiment.algorithms], names=lines.index.names
+    )
+    counts = {"seeds": 0, "diverged": 0, "reached": 0}
+    lines = lines.reindex(grid).fillna(counts).astype(dict.fromkeys(counts, int)).reset_index()
+    lines.insert(2, "label", lines["algorithm"].map(selection.labels))
+    paper = published.discrete().pivot(index=["dataset", "label"], columns="metric", values="mean")
+    paper = paper.add_prefix("paper_").reset_index().rename(columns={"label": "paper_label"})
+    lines["paper_label"] = lines["label"].str.removesuffix(published.SCRIPT)
+    return lines.merge(paper, on=["dataset", "paper_label"], how="left").drop(columns="paper_label")
+
+
+def claims(selection: Selection, measure: Measure) -> Table:
+    """Each Gauss-Newton algorithm against its baseline, by dataset and measure, beside the paper's claim."""
+    labels = list(selection.labels.values())
+    pairs = [(label, baseline_of(label)) for label in labels if baseline_of(label) in {*labels} - {label}]
+    if not pairs or not selection.runs["env_id"].isin(THRESHOLDS).any():
+        raise UserError(
+            f"{selection.experiment.name} has no Gauss-Newton algorithm and its baseline (GNTD and TD, GNDQN "
+            f"and DQN) on {' or '.join(THRESHOLDS)}"
+        )
+    seeds, lines = per_seed(selection), []
+    paper = summary(selection, seeds).set_index(["dataset", "label"])
+    for dataset in selection.experiment.dataset_names():
+        for pair in pairs:
+            ours, theirs = (
+                seeds[(seeds["dataset"] == dataset) & (seeds["label"] == label)] for label in pair
+            )
+            paper_ours, paper_theirs = (paper.loc[(dataset, label)] for label in pair)
+            lines += [
+                {"dataset": dataset, "algorithm": pair[0], "baseline": pair[1], "measure": name}
+                | _comparison(ours, theirs, name)
+                | _published(paper_ours, paper_theirs, name)
+                for name in MEASURES
+            ]
+    long = pd.DataFrame(lines)
+    return Table(
+        f"{selection.experiment.name}-claims",
+        _claims_caption(selection, long),
+        (
+            "dataset",
+            "algorithms",
+            "measure",
+            "Gauss-Newton",
+            "baseline",
+            "difference or ratio",
+            "verdict",
+            "paper",
+        ),
+        tuple(map(_claim_row, lines)),
+        long,
+        selection.missing,
+        protocol=captions.protocol(selection),
+    )
+
+
+def baseline_of(label: str) -> str:
+    """TD for GNTD, DQN (script) for GNDQN (script), BCQ for GN-BCQ; other labels are returned unchanged."""
+    return re.sub(r"\bGN-?", "", label, count=1)
+
+
+MEASURES = {  # column of per_seed: heading, whether it is compared by ratio, whether less is better
+    "final_return": ("final return", False, False),
+    "td_error_abs_target": (ERRORS["td_error_abs_target"], True, True),
+    "updates_counted": ("updates to threshold", True, True),
+    "seconds_counted": ("seconds to threshold", True, True),
+}
+
+
+def _comparison(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> dict[str, Any]:
+    _, ratio, less = MEASURES[name]
+    x, y = (frame[name].dropna().to_numpy(float) for frame in (ours, theirs))
+    line: dict[str, Any] = {"kind": "ratio" if ratio else "difference"}
+    for prefix, frame, values in (("", ours, x), ("baseline_", theirs, y)):
+        line |= {f"{prefix}value": values.mean() if len(values) else math.nan, f"{prefix}seeds": len(frame)}
+        line[f"{prefix}reached"] = int(frame["updates"].count())
+    estimate = statistics.Estimate(math.nan, math.nan, math.nan)
+    if len(x) and len(y) and not (ratio and not y.mean()):
+        estimate = statistics.compare_means(x, y, ratio)
+    line |= {"estimate": estimate.value, "low": estimate.low, "high": estimate.high}
+    return line | {"verdict": _verdict(estimate, 1.0 if ratio else 0.0, less, min(len(x), len(y)))}
+
+
+def _verdict(estimate: statistics.Estimate, neutral: float, less: bool, seeds: int) -> str:
+    if math.isnan(estimate.value):
+        return "missing"
+    if seeds < 2 or estimate.covers(neutral):
+        return "unclear"
+    return "better" if (estimate.value < neutral) == less else "worse"
+
+
+def _published(ours: pd.Series, theirs: pd.Series, name: str) -> dict[str, Any]:
+    """The paper's claim: better in convergence speed, final return and TD error, with its ratio if given."""
+    column = {"td_error_abs_target": "paper_td_error_abs_target", "seconds_counted": "paper_seconds"}.get(
+        name
+    )
+    if column is None:
+        return {"paper": "better", "paper_ratio": math.nan}
+    ratio = ours[column] / theirs[column]
+    if math.isnan(ours[column]):
+        return {"paper": "—", "paper_ratio": math.nan}
+    return {"paper": "better" if math.isnan(ratio) or ratio < 1 else "worse", "paper_ratio": ratio}
+
+
+def _claim_row(line: dict[str, Any]) -> Row:
+    heading, ratio, _ = MEASURES[line["measure"]]
+    to_threshold = line["measure"].endswith("_counted")
+    written = {"final_return": tenths, "updates_counted": whole}.get(line["measure"], number)
+
+    def value(prefix: str) -> str:
+        text = written(line[f"{prefix}value"])
+        if not to_threshold or text == "—":
+            return text
+        reached, seeds = line[f"{prefix}reached"], line[f"{prefix}seeds"]
+        return f"{'≥ ' if reached < seeds else ''}{text} ({reached}/{seeds})"
+
+    shown = "—"
+    if not math.isnan(line["estimate"]):
+        several = min(line["seeds"], line["baseline_seeds"]) > 1
+        estimate = statistics.Estimate(line["estimate"], line["low"], line["high"])
+        shown = ("× " if ratio else "") + estimate.text(_ratio if ratio else tenths, several)
+    paper = line["paper"]
+    if not math.isnan(line["paper_ratio"]):
+        paper += f" (× {_ratio(line['paper_ratio'])})"
+    elif line["measure"] == "seconds_counted" and paper == "better":
+        paper += " (baseline never reaches it)"
+    return (
+        Cell(line["dataset"]),
+        Cell(f"{line['algorithm']} : {line['baseline']}"),
+        Cell(heading),
+        Cell(value("")),
+        Cell(value("baseline_")),
+        Cell(shown),
+        Cell(line["verdict"], bold=line["verdict"] in ("better", "worse")),
+        Cell(paper),
+    )
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _claims_caption(selection: Selection, long: pd.DataFrame) -> str:
+    counts = [
+        f"{algorithm} : {baseline} "
+        + ", ".join(f"{(group['verdict'] == verdict).sum()} {verdict}" for verdict in VERDICTS)
+        for (algorithm, baseline), group in long.groupby(["algorithm", "baseline"], sort=False)
+    ]
+    parts = [
+        f"Verdicts: {'; '.join(counts)}.",
+        "Difference of mean returns, otherwise ratio of means, with a 95 % bootstrap interval over seeds;",
+        "unclear: the interval contains 0 or 1.",
+        f"Threshold: {_thresholds(selection)}; a seed that never reaches it counts with its run's length (≥",
+        "and k/n seeds).",
+        *captions.few_seeds(selection.experiment.seeds),
+        "Paper: its statement, with its ratio where Table 1 has numbers.",
+        *selection.notes,
+    ]
+    return " ".join(parts)
+
+
+def _caption(selection: Selection) -> str:
+    parts = [
+        "TD error: mean over all rows after training; as the authors logged it (absolute, against the target",
+        "network), absolute and squared with the online network on both sides.",
+        f"Threshold: first evaluation {_thresholds(selection)}; updates and {selection.clock} of training:",
+        f"means over the seeds that reach it; others: {captions.SPREAD}.",
+        *captions.marks(selection),
+        statistics.BOLD_RULE,
+        "Updates and seconds are compared among the algorithms with the most seeds at the threshold.",
+        *selection.notes,
+    ]
+    return " ".join(parts)
+
+
+def _thresholds(selection: Selection) -> str:
+    environments = [env for env in selection.runs["env_id"].unique() if env in THRESHOLDS]
+    return ", ".join(f"≥ {minus(f'{THRESHOLDS[env]:g}')} on {env}" for env in environments)
+
+
+def _best(lines: pd.DataFrame, seeds: pd.DataFrame) -> dict[str, set[Hashable]]:
+    """Algorithms in bold on one dataset, by column."""
+    samples = {name: group for name, group in seeds.groupby("algorithm", sort=False)}
+    # a mean over few seeds is not compared with one over all
+    most = set(lines[lines["reached"] == lines["reached"].max()]["algorithm"])
+    best = {
+        column: statistics.best({name: group[column] for name, group in samples.items()}, lower)
+        for column, lower in (*dict.fromkeys(ERRORS, True).items(), ("final_return", False))
+    }
+    for column in ("updates", "seconds"):
+        rivals = {name: group[column] for name, group in samples.items() if name in most}
+        best[column] = statistics.best(rivals, lower=True)
+    for column in ("paper_td_error_abs_target", "paper_seconds"):
+        best[column] = set(lines[lines[column] == lines[column].min()]["algorithm"])
+    return best
+
+
+def _row(line: dict[str, Any], best: dict[str, set[Hashable]], expected: int) -> Row:
+    def cell(column: str, text: str) -> Cell:
+        return Cell(text if line["seeds"] else "missing", bold=line["algorithm"] in best[column])
+
+    def paper(column: str) -> Cell:
+        return Cell(number(line[column]), bold=line["algorithm"] in best[column])
+
+    # marks of missing and diverged seeds once, at the first error that was measured
+    marked = next((name for name in ERRORS if not math.isnan(line[name])), "bellman_error")
+    plain = line | {"diverged": 0, "seeds": expected}
+    target, online, squared = (
+        cell(name, mean_std(line if name == marked else plain, name, expected, number)) for name in ERRORS
+    )
+    reached = f"{line['reached']}/{line['seeds'] or expected}"
+    return (
+        Cell(line["dataset"]),
+        Cell(line["label"]),
+        target,
+        paper("paper_td_error_abs_target"),
+        online,
+        squared,
+        Cell(reached),
+        cell("updates", whole(line["updates"])),
+        cell("seconds", number(line["seconds"])),
+        paper("paper_seconds"),
+        cell("final_return", mean_std(plain, "final_return", expected)),
+    )
