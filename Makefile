@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup quickstart test test-all lint types soak coverage conformance peers clean
+.PHONY: setup quickstart docs results-pages test test-all lint types soak coverage conformance peers clean
 
 setup: $(READY)
 
@@ -22,9 +22,22 @@ test-all: .venv/.ready-all lint
 
 # the engines and logs that are extras, and a browser: a Chromium of the system's, else one of playwright's own
 .venv/.ready-all: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,browser,ray,slurm,tensorboard,wandb]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,docs,notebook,browser,ray,slurm,tensorboard,wandb]"
 	command -v chromium || command -v chromium-browser || command -v google-chrome || $(BIN)/playwright install chromium
 	touch $@
+
+# the site, in site/; it needs no network to be read
+docs: .venv/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo site/index.html
+
+.venv/.ready-docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,docs]"
+	touch $@
+
+# docs/results/ and the results in README.md
+results-pages: $(READY)
+	$(BIN)/python docs/generate.py
 
 lint: $(READY) types
 	$(BIN)/ruff check .
@@ -75,4 +88,4 @@ peers: .venv-d3rlpy/.ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-conformance .venv-d3rlpy .venv-d4rl .venv-rliable build *.egg-info
+	rm -rf .venv .venv-conformance .venv-d3rlpy .venv-d4rl .venv-rliable build dist site *.egg-info

@@ -1,4 +1,4 @@
-"""The floating-point operations that an update needs at least, from its shapes (docs/performance.md).
+"""The floating-point operations that an update needs at least, from its shapes (docs/reference/performance.md).
 
 Only matrix products and K-FAC's factorisations count, not elementwise operations. What an update can do
 without is not counted: parameter gradients of the critic in an actor's update, derivatives with respect to
