@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup quickstart test test-all lint types coverage conformance peers clean
+.PHONY: setup quickstart docs results-pages test test-all lint types soak coverage conformance peers clean
 
 setup: $(READY)
 
@@ -18,13 +18,26 @@ test: $(READY) lint
 	$(BIN)/pytest
 
 test-all: .venv/.ready-all lint
-	$(BIN)/pytest -m "not conformance"
+	$(BIN)/pytest -m "not conformance and not soak"
 
 # the engines and logs that are extras, and a browser: a Chromium of the system's, else one of playwright's own
 .venv/.ready-all: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,browser,ray,slurm,tensorboard,wandb]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,docs,notebook,browser,ray,slurm,tensorboard,wandb]"
 	command -v chromium || command -v chromium-browser || command -v google-chrome || $(BIN)/playwright install chromium
 	touch $@
+
+# the site, in site/; it needs no network to be read
+docs: .venv/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo site/index.html
+
+.venv/.ready-docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,docs]"
+	touch $@
+
+# docs/results/ and the results in README.md
+results-pages: $(READY)
+	$(BIN)/python docs/generate.py
 
 lint: $(READY) types
 	$(BIN)/ruff check .
@@ -32,6 +45,11 @@ lint: $(READY) types
 
 types: $(READY)
 	$(BIN)/mypy
+
+# random faults (kills, stops, flipped bits, a full disk) against a small grid; its bits are compared
+SECONDS ?= 600
+soak: $(READY)
+	SOAK_SECONDS=$(SECONDS) $(BIN)/pytest -s -m soak tests/test_soak.py
 
 coverage: $(READY)
 	$(BIN)/pytest --cov --cov-report=term
@@ -70,4 +88,4 @@ peers: .venv-d3rlpy/.ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-conformance .venv-d3rlpy .venv-d4rl .venv-rliable build *.egg-info
+	rm -rf .venv .venv-conformance .venv-d3rlpy .venv-d4rl .venv-rliable build dist site *.egg-info

@@ -1,10 +1,10 @@
-"""d3rlpy's TD3+BC on a D4RL file, scored as our own runs are.
+"""Scores of d3rlpy's TD3+BC on a D4RL file, by the evaluation that our runs use.
 
     .venv-d3rlpy/bin/python benchmarks/d3rlpy_scores.py train FILE OUT.npz --steps 30000 --seed 0
     .venv/bin/python benchmarks/d3rlpy_scores.py score FILE OUT.npz --episodes 10
 
-d3rlpy lives in an environment of its own (make peers), which needs h5py for this; the policy it learned comes
-over as arrays. Its settings are its own defaults, with our widths and the standardised observations of both.
+d3rlpy has a Python environment of its own (make peers; also install h5py there). `train` writes the policy as
+arrays, `score` evaluates it. Settings are its defaults, but for layer sizes and normalised observations.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def main() -> None:
     )
     parser.add_argument("role", choices=["train", "score"])
     parser.add_argument("file", help="a D4RL HDF5 file")
-    parser.add_argument("policy", help="the .npz file the policy comes over in")
+    parser.add_argument("policy", help="the .npz file of the policy")
     parser.add_argument("--steps", type=int, default=30_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=10)

@@ -1,7 +1,7 @@
-"""How fast an online training goes, against its two parts alone: python benchmarks/online_rates.py [BODY …]
+"""The speed of online training, compared with its parts: python benchmarks/online_rates.py [BODY …]
 
-Environment steps and updates per CPU second: of environments with actions at hand, of updates with rows at
-hand, and of a training that does both by turns. The least time of a training is the sum of the parts'.
+Environment steps and updates per CPU second: of environments alone, of updates alone, and of a training that
+alternates between them. A training takes at least the sum of its parts' times.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import sys
 import time
 
 from offline_gntd import processes
-from offline_gntd.collection.training import Training, TrainingSettings
+from offline_gntd.collection.training import OnlineTraining, TrainingSettings
 from offline_gntd.collection.vector_collector import VectorCollector
 from offline_gntd.locomotion import LOCOMOTION
 from offline_gntd.nn.noise import uniform
@@ -28,7 +28,7 @@ def seconds(work) -> float:
 
 def measure(body: str) -> str:
     task = LOCOMOTION[body].task()
-    training = Training(task, SETTINGS, seed=0)
+    training = OnlineTraining(task, SETTINGS, seed=0)
     for _ in range(SETTINGS.warm_up // SETTINGS.environments):
         training.train_step()
     collector = VectorCollector(task, (1, 0), SETTINGS.environments)

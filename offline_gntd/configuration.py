@@ -7,6 +7,7 @@ of a part that is off switches it on with its defaults.
 import dataclasses
 import hashlib
 import json
+import math
 import types
 import typing
 from typing import Any
@@ -147,6 +148,11 @@ def _parse(text: str, hint: Any) -> Any:
 
 def _number(text: str, kind: type, words: str) -> Any:
     try:
-        return kind(text)
+        value = kind(text)
     except ValueError:
         raise ValueError(f"it is {words}") from None
+    if kind is int and abs(value) >= 2**63:
+        raise ValueError("it does not fit into 64 bits")
+    if kind is float and not math.isfinite(value):
+        raise ValueError("it must be finite")
+    return value

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 MOST_LISTED = 20  # names in one line
 
@@ -17,4 +18,10 @@ def unknown(kind: str, name: str, known: Iterable[str], hint: str = "") -> UserE
         guess = f"; did you mean {close[0]!r}?"
     else:
         guess = f"; there are: {', '.join(known)}." if len(known) <= MOST_LISTED else "."
-    return UserError(f"no {kind} {name!r}{guess}{' ' + hint if hint else ''}")
+    return UserError(f"no {kind} {shortened(name)}{guess}{' ' + hint if hint else ''}")
+
+
+def shortened(value: Any, length: int = 80) -> str:
+    """The repr of a value, cut to a length that fits into one line."""
+    text = repr(value)
+    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -1,12 +1,9 @@
-"""A user's own algorithms and datasets: Python files that live anywhere, named by --import.
+"""User files: Python files with PRESETS (algorithms) or DATASETS, given with --import.
 
-A file may define PRESETS, as every file of algorithms/ does, and DATASETS, names with a
-datasets.imported.Source each. Which files there are is kept in the environment, so that every process that a
-command starts, by whatever means, has them too.
+The paths are stored in an environment variable, so that every process a command starts imports them too.
 """
 
 import hashlib
-import importlib.util
 import os
 import sys
 from collections.abc import Collection
@@ -15,21 +12,27 @@ from types import ModuleType
 from typing import Any
 
 from offline_gntd.errors import UserError
+from offline_gntd.files import check_name
 
-VARIABLE = "OFFLINE_GNTD_IMPORT"  # paths, separated as those in PATH
-PARTS = ("PRESETS", "DATASETS")
+VARIABLE = "OFFLINE_GNTD_IMPORT"  # paths, separated as in PATH
+KINDS = {"PRESETS": "preset", "DATASETS": "dataset"}
 
 
 def use(path: Path) -> None:
-    """Import a file here and in all processes started from here."""
-    path = path.resolve()
-    module = _module(path)
-    if not any(hasattr(module, part) for part in PARTS):
+    """Import a file (again, if it has changed) in this process and in all processes that it starts."""
+    try:
+        path = path.resolve()
+    except (OSError, RuntimeError) as error:  # a loop of symbolic links; RuntimeError until Python 3.13
+        raise UserError(f"cannot import {path}: {_reason(error)}") from error
+    module = _import(path)
+    if not any(hasattr(module, variable) for variable in KINDS):
         raise UserError(f"{path} defines neither PRESETS nor DATASETS")
-    for part in PARTS:
-        entries = getattr(module, part, {})
+    for variable, kind in KINDS.items():
+        entries = getattr(module, variable, {})
         if not isinstance(entries, dict):
-            raise UserError(f"{path}: {part} must be a dict by name, not {type(entries).__name__}")
+            raise UserError(f"{path}: {variable} must be a dict by name, not {type(entries).__name__}")
+        for name in entries:
+            check_name(f"{kind} ({path})", name)
     if path not in files():
         os.environ[VARIABLE] = os.pathsep.join(map(str, [*files(), path]))
 
@@ -38,45 +41,65 @@ def files() -> list[Path]:
     return [Path(path) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
 
 
-def own(part: str, taken: Collection[str]) -> dict[str, Any]:
-    """All that the user's files define as PRESETS or DATASETS; no name may be taken already."""
-    found: dict[str, Any] = {}
+def user_entries(variable: str, built_in: Collection[str]) -> dict[str, Any]:
+    """All PRESETS or DATASETS of the user's files. Raises UserError for a name that already exists."""
+    entries: dict[str, Any] = {}
     for path in files():
-        entries = getattr(_module(path), part, {})
-        for name in entries:
-            if name in taken or name in found:
-                raise UserError(f"{path} cannot call one of its {part} {name!r}: that name is taken")
-        found |= entries
-    return found
+        for name, entry in getattr(_module(path), variable, {}).items():
+            check_name(f"{KINDS[variable]} ({path})", name)
+            if name in built_in or name in entries:
+                raise UserError(f"{path} cannot use {name!r} in {variable}: that name is taken")
+            entries[name] = entry
+    return entries
 
 
-def fingerprints() -> dict[str, str]:
-    """sha256 of every file, by its path."""
-    return {str(path): f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files()}
+def file_hashes() -> dict[str, str]:
+    """The sha256 of every user file as it was imported, by its path."""
+    return {str(path): f"sha256 {_module(path).__dict__['__sha256__']}" for path in files()}
 
 
 def _module(path: Path) -> ModuleType:
-    name = f"offline_gntd_import_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    if not path.is_file():
+    """The module of a file, imported once in a process."""
+    return sys.modules.get(_module_name(path)) or _import(path)
+
+
+def _module_name(path: Path) -> str:
+    return f"offline_gntd_import_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+
+
+def _import(path: Path) -> ModuleType:
+    """Read and execute a file. The hash is that of the executed bytes, also if the file changes later."""
+    try:
+        source = path.read_bytes() if path.is_file() else None
+    except OSError as error:
+        raise UserError(f"cannot import {path}: {_reason(error)}") from error
+    if source is None:
         raise UserError(f"cannot import {path}: there is no such file")
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"cannot import {path}: it is no Python file")
-    module = importlib.util.module_from_spec(spec)
+    name, sha256 = _module_name(path), hashlib.sha256(source).hexdigest()
+    module = sys.modules.get(name)
+    if module is not None and module.__dict__["__sha256__"] == sha256:
+        return module
+    module = ModuleType(name)
+    module.__dict__.update(__file__=str(path), __sha256__=sha256)
     sys.modules[name] = module  # dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         line = getattr(error, "lineno", None) or _line(error, path)
-        raise UserError(f"cannot import {path}: line {line}: {type(error).__name__}: {error}") from error
+        reason = "the file ends the process" if isinstance(error, SystemExit) else _reason(error)
+        raise UserError(f"cannot import {path}: line {line}: {type(error).__name__}: {reason}") from error
     return module
 
 
+def _reason(error: BaseException) -> str:
+    """The first line of an error."""
+    text = getattr(error, "strerror", None) or str(error)
+    return (text.splitlines() or [""])[0] or type(error).__name__
+
+
 def _line(error: BaseException, path: Path) -> int | str:
-    """The last line of the file on the way to an error."""
+    """The last line of the file in an error's traceback."""
     line: int | str = "?"
     trace = error.__traceback__
     while trace:

@@ -7,19 +7,19 @@ from offline_gntd.tasks import Task
 
 @dataclass(frozen=True)
 class Locomotion:
-    """What D4RL and gymnasium agree on for one body, whatever the dataset's split or version."""
+    """One body: the same in every split and version of D4RL."""
 
     body: str  # gymnasium's name without its version
     obs_dim: int
     action_dim: int
     reference_min: float  # d4rl.infos.REF_MIN_SCORE, the same for every split and version
     reference_max: float  # d4rl.infos.REF_MAX_SCORE
-    height: float  # first observation after a reset; all the others are about 0 …
-    reset_noise: float  # … within this
-    terminates: bool  # whether an episode can end by itself
+    height: float  # first component of an initial observation; all others are about 0 …
+    reset_noise: float  # … up to this noise
+    terminates: bool  # whether the environment has terminal states
 
     def task(self, env_version: str = "v4", source: str = "D4RL's constants") -> Task:
-        """v4 is closest to what D4RL's data was recorded in; Minari's sets are recorded in v5."""
+        """The task in v4, which is closest to D4RL's environments, or in another version."""
         return Task(
             f"{self.body}-{env_version}",
             self.obs_dim,
@@ -41,6 +41,6 @@ LOCOMOTION = {
 
 
 def of_environment(env_id: str) -> Locomotion | None:
-    """The body of a gymnasium id of any version, where it is one of the three."""
+    """The body of a gymnasium id of any version, or None."""
     body = env_id.rpartition("-v")[0]
     return next((known for known in LOCOMOTION.values() if known.body == body), None)

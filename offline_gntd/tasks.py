@@ -1,4 +1,4 @@
-"""What an algorithm is asked to solve: the shapes it sees and the returns it is scored between."""
+"""A task: dimensions, environment and reference returns."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,12 +13,12 @@ class Task:
     reference_min: float  # return of a random policy: score 0
     reference_max: float  # return of an expert: score 100
     reference_source: str
-    env_options: dict[str, Any] = field(default_factory=dict)  # what gymnasium.make is given beside the id
+    env_options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of gymnasium.make
 
     def score(self, returns):
-        """Normalised score of a return, or of an array of them."""
+        """Normalised score of a return or of an array of returns."""
         return 100 * (returns - self.reference_min) / (self.reference_max - self.reference_min)
 
     def score_spread(self, spread):
-        """A standard deviation of returns as one of scores: scaled, never shifted."""
+        """The standard deviation of scores for that of returns: scaled, not shifted."""
         return 100 * spread / (self.reference_max - self.reference_min)

@@ -1,7 +1,7 @@
-"""A dataset and a batch are the same type, one indexed from the other.
+"""Transitions: the same type for a dataset and for a batch.
 
-Transitions are kept as rows (obs | action | reward | next_obs | terminated) of one float32 matrix, so that
-drawing a batch is one gather. A discrete action is one column holding its number.
+They are rows (obs | action | reward | next_obs | terminated) of one float32 matrix, so that drawing a batch
+is one gather. A discrete action is one column with its number.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from offline_gntd.tasks import Task
 
 class Transitions(NamedTuple):
     obs: Tensor  # [..., obs_dim]
-    action: Tensor  # [..., action_dim], or whole numbers [...] when discrete
+    action: Tensor  # [..., action_dim], or integers [...] if discrete
     reward: Tensor  # [...]
     next_obs: Tensor  # [..., obs_dim]
-    terminated: Tensor  # [...] 1 where the episode ended by itself; a time limit never sets it
+    terminated: Tensor  # [...] 1 in a terminal state; a time limit never sets it
 
 
 def row_width(task: Task) -> int:
@@ -26,7 +26,7 @@ def row_width(task: Task) -> int:
 
 
 def from_rows(rows: Tensor, task: Task) -> Transitions:
-    """The named columns of rows [..., row_width], as views but for discrete actions."""
+    """The named columns of rows [..., row_width]: views, except for discrete actions."""
     action_width = 1 if task.discrete else task.action_dim
     obs, action, reward, next_obs, terminated = rows.split_with_sizes(
         [task.obs_dim, action_width, 1, task.obs_dim, 1], dim=-1
@@ -62,9 +62,9 @@ class Batch(Transitions):
 
 
 class Sampler:
-    """Draws one batch for each seed, uniformly and with the seed's generator.
+    """Draws one batch per seed, uniformly and with the seed's generator.
 
-    Every batch is written to the same memory: it is valid until the next one is drawn.
+    All batches share one memory: a batch is valid until the next one is drawn.
     """
 
     def __init__(self, task: Task, batch: int, generators: Sequence[torch.Generator]):
@@ -77,9 +77,9 @@ class Sampler:
         self._batch.row_index = self._index.unflatten(0, (len(generators), batch))
 
     def __call__(self, rows: Tensor, ranges: Sequence[tuple[int, int]] | None = None) -> Batch:
-        """[seeds, batch, …] of rows [n, row_width].
+        """A batch [seeds, batch, …] from rows [n, row_width].
 
-        ranges  for each seed, the first row to draw from and the row after the last; by default all rows
+        ranges  first row and row after the last to draw from, per seed; by default all rows
         """
         ranges = [(0, len(rows))] * len(self.generators) if ranges is None else ranges
         draws = zip(self._index_by_seed, self.generators, ranges, strict=True)

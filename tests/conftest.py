@@ -1,4 +1,4 @@
-"""What every test has: a home of its own, one thread, and the shared material where it is there."""
+"""Fixtures: a temporary home for every test, one thread, reference material if it is available."""
 
 import os
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from offline_gntd.collection import discrete
-from offline_gntd.collection.discrete import Recipe
+from offline_gntd.collection.discrete import ReplaySettings
 from offline_gntd.datasets import load
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
@@ -40,21 +40,21 @@ def cartpole():
 
 
 @pytest.fixture
-def quick_recipe(monkeypatch):
+def quick_settings(monkeypatch):
     """Online training short enough for a test."""
     monkeypatch.setattr(
         discrete,
         "AGENTS",
         {kind: replace(agent, hidden_dims=(32, 32)) for kind, agent in discrete.AGENTS.items()},
     )
-    return Recipe(random_steps=200, episodes=4, epsilon_steps=50, transitions=400)
+    return ReplaySettings(random_steps=200, episodes=4, epsilon_steps=50, transitions=400)
 
 
 @pytest.fixture
-def small_dataset(quick_recipe):
+def small_dataset(quick_settings):
     """The first four members of cartpole-replay-small."""
     for seed in range(4):
-        discrete.build(f"cartpole-replay-small-s{seed}", quick_recipe, quiet=True)
+        discrete.build(f"cartpole-replay-small-s{seed}", quick_settings, quiet=True)
     return load("cartpole-replay-small")
 
 

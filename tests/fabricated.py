@@ -47,6 +47,7 @@ def write_run(
         "resumed_at": [],
         "finished": "2026-01-01T00:00:00+00:00",
     } | changes
+    description.setdefault("steps", description["protocol"]["steps"])
     write_json(cell.folder(seed) / "run.json", description)
     steps = range(10, 10 * len(returns) + 1, 10)
     rows = [

@@ -51,7 +51,7 @@ def refusal(source, **options):
     return message
 
 
-def test_files_have_the_authors_names(tmp_path):
+def test_file_names(tmp_path):
     write_npy(tmp_path, buffer())
     assert sorted(path.name for path in tmp_path.glob("*.npy")) == [
         "CartPole-v1_0_Replay_action.npy",
@@ -62,7 +62,7 @@ def test_files_have_the_authors_names(tmp_path):
     ]
 
 
-def test_both_layouts_load_equally(tmp_path):
+def test_npy_and_npz_load_equally(tmp_path):
     arrays = buffer()
     npy, npz = load(write_npy(tmp_path, arrays)), load(write_npz(tmp_path, arrays))
     assert npy.sha256 == npz.sha256
@@ -77,7 +77,7 @@ def test_both_layouts_load_equally(tmp_path):
 
 
 @WRITERS
-def test_rows_are_the_arrays_side_by_side(tmp_path, write):
+def test_rows_are_the_concatenated_arrays(tmp_path, write):
     arrays = buffer()
     dataset = load(write(tmp_path, arrays))
     transitions = dataset.transitions
@@ -92,20 +92,20 @@ def test_rows_are_the_arrays_side_by_side(tmp_path, write):
 
 
 @WRITERS
-def test_done_at_the_step_limit_is_truncated_and_before_it_terminated(tmp_path, write):
+def test_done_at_the_time_limit_is_a_truncation(tmp_path, write):
     dataset = load(write(tmp_path, buffer()))
     assert dataset.truncated.tolist() == [541]
     # the last episode is not done: it is cut by the end of the buffer
     assert np.flatnonzero(dataset.transitions.terminated).tolist() == [29, 41]
 
 
-def test_the_step_limit_can_be_given(tmp_path):
+def test_episode_limit_can_be_given(tmp_path):
     dataset = load(write_npy(tmp_path, buffer()), episode_limit=12)
     assert dataset.truncated.tolist() == [41]
     assert np.flatnonzero(dataset.transitions.terminated).tolist() == [29, 541]
 
 
-def test_an_episode_at_the_step_limit_that_is_not_done_is_neither(tmp_path):
+def test_episode_that_is_not_done_is_neither_truncated_nor_terminated(tmp_path):
     dataset = load(write_npy(tmp_path, buffer((500, 500), (False, True))))
     assert dataset.truncated.tolist() == [999]
     assert not dataset.transitions.terminated.any()
@@ -113,18 +113,18 @@ def test_an_episode_at_the_step_limit_that_is_not_done_is_neither(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, np.uint8, bool])
-def test_columns_of_one_number_may_be_flat_and_of_any_kind(tmp_path, kind):
+def test_scalar_columns_may_be_flat_and_of_any_dtype(tmp_path, kind):
     arrays = buffer()
     expected = load(write_npy(tmp_path, arrays))
     flat = arrays | {key: arrays[key][:, 0].astype(kind) for key in ("actions", "rewards", "dones")}
     assert load(write_npz(tmp_path, flat)).sha256 == expected.sha256
 
 
-def test_the_environment_is_named_by_the_file_or_given(tmp_path):
+def test_environment_comes_from_the_file_name_or_env(tmp_path):
     source = write_npz(tmp_path, buffer(), "unnamed")
-    assert "name it with --env" in refusal(source)
+    assert "give --env" in refusal(source)
     assert load(source, env="cartpole").sha256 == load(source, env="CartPole-v1").sha256
-    assert "but --env says acrobot" in refusal(write_npz(tmp_path, buffer()), env="acrobot")
+    assert "but --env is acrobot" in refusal(write_npz(tmp_path, buffer()), env="acrobot")
 
 
 def test_changed_files_are_read_again(tmp_path):
@@ -135,14 +135,14 @@ def test_changed_files_are_read_again(tmp_path):
 
 
 @pytest.mark.parametrize("key", FILES)
-def test_a_missing_array_is_named(tmp_path, key):
+def test_missing_array_is_named(tmp_path, key):
     arrays = buffer()
     del arrays[key]
-    assert f"there is no {STEM}_{FILES[key]}.npy in {tmp_path}" in refusal(write_npy(tmp_path, arrays))
+    assert f"{STEM}_{FILES[key]}.npy is missing in {tmp_path}" in refusal(write_npy(tmp_path, arrays))
     assert f"has no {key!r}" in refusal(write_npz(tmp_path, arrays))
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_missing_file_is_named(tmp_path):
     assert refusal(tmp_path / f"{STEM}.npz") == f"there is no file {tmp_path / STEM}.npz"
     assert str(tmp_path / STEM) in refusal(tmp_path / STEM)
 
@@ -162,10 +162,13 @@ BAD = {
     "fewer rows": (lambda array: array[:-1], "rows"),
     "no rows": (lambda array: array[:0], "rows|no transitions|cannot read"),
     "one number": (lambda array: array[0, 0], "rows|no transitions"),
-    "a column too many": (lambda array: np.concatenate([array, array[:, :1]], 1), r"is \(550, \d\), not"),
-    "three dimensions": (lambda array: array[..., None], r"is \(550, \d, 1\), not"),
+    "a column too many": (
+        lambda array: np.concatenate([array, array[:, :1]], 1),
+        r"has shape \(550, \d\), not",
+    ),
+    "three dimensions": (lambda array: array[..., None], r"has shape \(550, \d, 1\), not"),
     "strings": (lambda array: array.astype(str), "not numbers"),
-    "complex": (lambda array: array.astype(complex), "holds complex128, not numbers"),
+    "complex": (lambda array: array.astype(complex), "has dtype complex128, not numbers"),
     "objects": (lambda array: array.astype(object), "cannot read .*[Oo]bject"),
     "times": (lambda array: array.astype("datetime64[s]"), "not numbers"),
     "NaN": (entry(np.nan), "NaN|action nan|values other than 0 and 1"),
@@ -177,7 +180,7 @@ BAD = {
 @WRITERS
 @pytest.mark.parametrize("key", FILES)
 @pytest.mark.parametrize(("change", "reason"), BAD.values(), ids=BAD)
-def test_a_bad_array_is_refused_in_one_line(tmp_path, write, key, change, reason):
+def test_bad_array_is_one_line(tmp_path, write, key, change, reason):
     arrays = buffer()
     arrays[key] = change(arrays[key])
     source = write(tmp_path, arrays)
@@ -191,21 +194,21 @@ def test_a_bad_array_is_refused_in_one_line(tmp_path, write, key, change, reason
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("actions", 2, "action 2 is not a whole number from 0 to 1"),
+        ("actions", 2, "action 2 is not an integer from 0 to 1"),
         ("actions", -1, "action -1 is not"),
         ("actions", 0.5, "action 0.5 is not"),
-        ("dones", 0.5, "dones holds values other than 0 and 1"),
-        ("dones", -1, "dones holds values other than 0 and 1"),
+        ("dones", 0.5, "dones contains values other than 0 and 1"),
+        ("dones", -1, "dones contains values other than 0 and 1"),
     ],
 )
-def test_a_value_out_of_range_is_refused(tmp_path, write, key, value, reason):
+def test_value_out_of_range_is_refused(tmp_path, write, key, value, reason):
     arrays = buffer()
     arrays[key] = entry(value)(arrays[key])
     assert reason in refusal(write(tmp_path, arrays))
 
 
 @pytest.mark.parametrize("content", [b"", b"not an array", b"\x93NUMPY\x01\x00", b"PK\x03\x04"])
-def test_a_file_of_something_else_is_refused(tmp_path, content):
+def test_other_file_is_refused(tmp_path, content):
     source = write_npy(tmp_path, buffer())
     (tmp_path / f"{STEM}_state.npy").write_bytes(content)
     assert "cannot read" in refusal(source)
@@ -213,7 +216,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, content):
     assert "cannot read" in refusal(tmp_path / f"{STEM}.npz")
 
 
-def test_one_layout_under_the_name_of_the_other_is_refused(tmp_path):
+def test_layout_with_the_wrong_name_is_refused(tmp_path):
     npy, npz = write_npy(tmp_path, buffer()), write_npz(tmp_path, buffer())
     state = tmp_path / f"{STEM}_state.npy"
     array, archive = state.read_bytes(), npz.read_bytes()
@@ -224,7 +227,7 @@ def test_one_layout_under_the_name_of_the_other_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_a_damaged_archive_is_refused_or_read(tmp_path, save):
+def test_damaged_archive_is_refused_or_read(tmp_path, save):
     path = tmp_path / f"{STEM}.npz"
     save(path, **buffer((20,), (True,)))
     whole, generator = path.read_bytes(), np.random.default_rng(0)

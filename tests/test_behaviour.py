@@ -37,7 +37,7 @@ def file(tmp_path):
     return write(tmp_path / "hopper_mine.hdf5", data | policy_arrays())
 
 
-def test_the_stored_policy_is_read_as_it_is_meant(file):
+def test_stored_policy_is_read_correctly(file):
     stored = policy_arrays()
     with hdf5.reading(file) as columns:
         network = policy_in(columns, HOPPER, "it")
@@ -57,7 +57,7 @@ def test_the_stored_policy_is_read_as_it_is_meant(file):
     np.testing.assert_allclose(np.median(u, axis=0), mean, atol=0.15)
 
 
-def test_extended_by_more_rows(file, home, capsys):
+def test_extend_appends_rows(file, home, capsys):
     before = file.read_bytes()
     assert main(["datasets", "extend", str(file), "--transitions", "55"]) == 0
     path = capsys.readouterr().out.strip()
@@ -80,7 +80,7 @@ def test_extended_by_more_rows(file, home, capsys):
     assert len(np.unique(new["observations"][100:], axis=0)) == 55
 
 
-def test_the_same_seed_gives_the_same_rows(file):
+def test_same_seed_gives_the_same_rows(file):
     sums = [load(extend(file, 40, seed, replace=True, quiet=True)).sha256 for seed in (0, 0, 1)]
     assert sums[0] == sums[1] != sums[2]
 
@@ -94,15 +94,15 @@ def changed(**changes):
     [
         (changed(nonlinearity=np.bytes_(b"tanh")), "nonlinearity is 'tanh'"),
         (changed(output_distribution=np.bytes_(b"gaussian")), "output_distribution is 'gaussian'"),
-        (changed(nonlinearity=None), "does not say metadata/policy/nonlinearity"),
-        (changed(last_fc__bias=None), "'last_fc' of its policy is not whole"),
-        (changed(fc1__weight=np.zeros((5, 7), np.float32)), "make no policy for Hopper-v4"),
-        (changed(fc0__weight=np.zeros((8, 17), np.float32)), "make no policy for Hopper-v4"),
+        (changed(nonlinearity=None), "lacks metadata/policy/nonlinearity"),
+        (changed(last_fc__bias=None), "'last_fc' of its policy is incomplete"),
+        (changed(fc1__weight=np.zeros((5, 7), np.float32)), "do not fit Hopper-v4"),
+        (changed(fc0__weight=np.zeros((8, 17), np.float32)), "do not fit Hopper-v4"),
         (changed(fc0__bias=np.full(8, np.nan, np.float32)), "not a finite matrix"),
-        (changed(last_fc_log_std__weight=np.zeros((2, 5), np.float32)), "not whole"),
+        (changed(last_fc_log_std__weight=np.zeros((2, 5), np.float32)), "incomplete"),
     ],
 )
-def test_a_policy_that_cannot_be_rolled_out_is_said_so(changes, words, tmp_path, home, capsys):
+def test_unsupported_policy_is_one_line(changes, words, tmp_path, home, capsys):
     data = arrays("v2", "hopper") | policy_arrays() | changes
     path = write(tmp_path / "hopper.hdf5", {key: value for key, value in data.items() if value is not None})
     assert main(["datasets", "extend", str(path), "--transitions", "5"]) == 2
@@ -128,7 +128,7 @@ def test_bad_requests(file, tmp_path, home):
 
 
 @pytest.mark.parametrize("body", LOCOMOTION)
-def test_the_policy_of_a_genuine_file_gives_its_actions_their_recorded_likelihood(shared, body):
+def test_log_probabilities_match_those_recorded_by_d4rl(shared, body):
     path = shared / "d4rl" / "excerpts" / f"{body}_medium-v2.hdf5"
     task = LOCOMOTION[body].task()
     with hdf5.reading(path) as columns:

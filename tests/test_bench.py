@@ -1,4 +1,4 @@
-"""The arithmetic of the ceiling, and the command that measures against it."""
+"""The count of operations behind the ceiling, and `offline-gntd bench`."""
 
 import json
 import re
@@ -11,16 +11,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.bench import flops
-from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, Subject, settings, transitions
+from offline_gntd.bench.measurement import MAIN_SIZE, SIZES, TimedAgent, random_rows, settings
 from offline_gntd.cli import main
 from offline_gntd.nn.kfac import KFAC
 
 
 def test_flops_of_one_network_by_hand():
-    widths = (3, 5, 2)
-    assert flops.forward(10, widths) == 2 * 10 * (4 * 5 + 6 * 2)
-    assert flops.backward(10, widths) == 2 * 10 * 5 * 2
-    assert flops.backward(10, widths, inputs=2) == 2 * 10 * (5 * 2 + 2 * 5)
+    dims = (3, 5, 2)
+    assert flops.forward(10, dims) == 2 * 10 * (4 * 5 + 6 * 2)
+    assert flops.backward(10, dims) == 2 * 10 * 5 * 2
+    assert flops.backward(10, dims, inputs=2) == 2 * 10 * (5 * 2 + 2 * 5)
 
 
 def test_flops_of_td3_bc_by_hand():
@@ -30,7 +30,7 @@ def test_flops_of_td3_bc_by_hand():
     assert 0.9 < 11.5 * 2 * 256**3 / found < 1
 
 
-def test_curvature_costs_less_when_it_is_renewed_less():
+def test_curvature_costs_a_tenth_with_ten_times_the_period():
     often, seldom = (
         flops.curvature(256, (23, 256, 1), KFAC(factor_every=n, inverse_every=n)) for n in (10, 100)
     )
@@ -39,21 +39,18 @@ def test_curvature_costs_less_when_it_is_renewed_less():
 
 
 @pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "iql", "rebrac", "td", "dqn"])
-def test_what_is_counted_is_what_torch_multiplies(name):
-    """No update gets by with less than the minimum, and none of these does much more."""
+def test_count_equals_torch_s_flop_counter(name):
     size = MAIN_SIZE[settings(name).discrete]
-    subject = Subject(name, size, transitions(SIZES[size], 1000))
+    agent = TimedAgent(name, size, random_rows(SIZES[size], 1000))
     with FlopCounterMode(display=False) as counter:
         for _ in range(2):
-            subject.update()
-    # products by one column or row are not torch's matrix products
-    assert counter.get_total_flops() / 2 == pytest.approx(
-        flops.of_update(subject.config, subject.task), rel=0.02
-    )
+            agent.update()
+    # torch does not count products by one column or row
+    assert counter.get_total_flops() / 2 == pytest.approx(flops.of_update(agent.config, agent.task), rel=0.02)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_every_preset_has_a_minimum(name):
+def test_every_preset_has_a_count(name):
     config = settings(name)
     task = SIZES[MAIN_SIZE[config.discrete]]
     assert flops.of_update(config, task) > flops.forward(
@@ -61,18 +58,18 @@ def test_every_preset_has_a_minimum(name):
     )
 
 
-def test_rows_to_time_with_are_transitions():
-    rows = transitions(SIZES["acrobot"], 100)
+def test_random_rows_are_valid_transitions():
+    rows = random_rows(SIZES["acrobot"], 100)
     assert set(rows[:, 6].tolist()) == {0, 1, 2}
     assert set(rows[:, -1].tolist()) <= {0, 1}
-    assert transitions(SIZES["hopper"], 100)[:, 11:14].abs().max() <= 1
+    assert random_rows(SIZES["hopper"], 100)[:, 11:14].abs().max() <= 1
 
 
 def test_bench_prints_nothing_but_json(capsys):
     options = ["--rounds", "1", "--seconds", "0.01", "--workers", "1", "--json"]
     assert main(["bench", "td", "gntd", "--sizes", "acrobot", *options]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["gemm_gflops"] > 0
+    assert found["ceiling_gflops"]["float32"] > 0
     assert set(found["algorithms"]) == {"td", "gntd"} == set(found["sizes"]["acrobot"])
     row = found["algorithms"]["gntd"]
     assert (row["factor_period"], row["inverse_period"], row["hidden_dims"]) == (5, 50, [256, 256])
@@ -84,7 +81,16 @@ def test_bench_prints_nothing_but_json(capsys):
     assert found["peers"] == {}
 
 
-def test_a_user_s_algorithm_is_timed_without_a_ceiling():
+def test_each_precision_has_its_own_ceiling(capsys):
+    options = ["--rounds", "1", "--seconds", "0.01", "--workers", "1"]
+    assert main(["bench", "td", "td@precision=bfloat16", *options]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"ceiling: \d+ GFLOP/s, float32", printed)
+    assert re.search(r"ceiling: \d+ GFLOP/s, bfloat16", printed)
+    assert re.search(r"td@precision=bfloat16 +[\d.]+ ", printed)
+
+
+def test_an_algorithm_without_a_count_has_no_share_of_the_ceiling():
     example = Path(__file__).parents[1] / "examples/my_algorithm.py"
     options = ["--rounds", "1", "--seconds", "0.01", "--workers", "1", "--import", str(example)]
     command = [sys.executable, "-m", "offline_gntd", "bench", "awac", *options]
@@ -103,6 +109,6 @@ def test_a_user_s_algorithm_is_timed_without_a_ceiling():
         (["td", "--peers", "--peer-python", "no/such/python"], "make peers"),
     ],
 )
-def test_bad_usage_is_said_in_a_line(options, message, capsys):
+def test_bad_usage_exits_with_2_and_one_line(options, message, capsys):
     assert main(["bench", *options]) == 2
     assert re.search(message, capsys.readouterr().err)

@@ -38,7 +38,7 @@ def test_help_is_quick_and_does_not_import_torch():
         (["run", "table1", "--algorithms", "dqnn"], "no algorithm 'dqnn'; did you mean 'dqn'"),
         (["run", "table1", "--set", "kfac.dampng=1"], "did you mean 'kfac.damping'"),
         (["run", "table1", "--set", "damping"], "field=value"),
-        (["run", "table1", "--seeds", "0"], "at least 1, not 0"),
+        (["run", "table1", "--seeds", "0"], "--seeds must be at least 1"),
         (["run", "table1", "--steps", "-5"], "steps must be at least 1"),
         (["run", "table1", "--algorithms", "dqn", "dqn"], "dqn is named twice"),
         (
@@ -69,11 +69,11 @@ def test_help_is_quick_and_does_not_import_torch():
         (["run", "mine", "--algorithms", "td"], "no experiment 'mine'"),
         (["run", "table2", "--version", "v9"], "no version 'v9'; there are: local, v0, v2"),
         (["run", "table1", "--version", "v2"], "--version is of table2 alone, not of table1"),
-        (["run", "table1", "--device", "tpu"], "no device 'tpu'; there are: cpu, cuda"),
+        (["run", "table1", "--device", "tpu"], "no device 'tpu'; use cpu, cuda or cuda:N"),
         (["algorithms", "dqn@batch_size=abc"], "cannot set batch_size=abc: it is a whole number"),
         (["algorithms", "dqn@kfac.damping=1@kfac=none"], "kfac.damping has no effect with kfac=none"),
         (["export", "nosuch"], "no experiment 'nosuch'"),
-        (["datasets", "build", "hopper-medium-v2"], "is not built but fetched"),
+        (["datasets", "build", "hopper-medium-v2"], "cannot be built; download it"),
         (["run", "table1", "--dry-run", "--workers", "0"], "--workers must be at least 1"),
         (["run", "table1", "--address", "auto"], "--address is of --engine ray, not of local"),
         (["run", "table1", "--slurm", "time=5"], "--slurm is of --engine slurm, not of local"),
@@ -91,7 +91,7 @@ def test_help_is_quick_and_does_not_import_torch():
             ["datasets", "build", "cartpole-replay", "--steps", "10"],
             "--steps applies only to MuJoCo",
         ),
-        (["datasets", "build", "hopper-medium-local", "--set", "noise"], "field=value, not 'noise'"),
+        (["datasets", "build", "hopper-medium-local", "--set", "noise"], "FIELD=VALUE, not 'noise'"),
         (["datasets", "fetch", "cartpole-replay"], "datasets build cartpole-replay"),
         (["datasets", "fetch", "hopper-mediun-v2"], "did you mean 'hopper-medium-v2'"),
         (
@@ -99,7 +99,7 @@ def test_help_is_quick_and_does_not_import_torch():
             "--from-file takes a D4RL file",
         ),
         (["datasets", "show", "mujoco/hopper/medium-v0"], "datasets fetch mujoco/hopper/medium-v0"),
-        (["datasets", "convert", "cartpole-replay", "--format", "minari"], "is in that format already"),
+        (["datasets", "convert", "cartpole-replay", "--format", "minari"], "already has the format minari"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
@@ -147,7 +147,7 @@ def test_an_interrupted_command_says_so_and_exits_as_a_shell_expects(monkeypatch
     assert capsys.readouterr().err == "offline-gntd: interrupted\n"
 
 
-def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, quick_recipe):
+def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, quick_settings):
     small = Experiment(
         "quickstart",
         ("cartpole-replay-small",),
@@ -157,14 +157,14 @@ def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, quick_recipe)
         table=BUILT_IN["quickstart"].table,
     )
     monkeypatch.setitem(BUILT_IN, "quickstart", small)
-    monkeypatch.setitem(discrete.RECIPES, "-small", quick_recipe)
+    monkeypatch.setitem(discrete.DEFAULTS, "-small", quick_settings)
     assert main(["quickstart"]) == 0
     assert "| cartpole-replay-small | DQN hidden_dims=16x16 batch_size=32 |" in capsys.readouterr().out
     assert (home / "analysis/quickstart-updates.png").stat().st_size > 5_000
 
 
-def test_from_build_to_table(home, monkeypatch, capsys, quick_recipe):
-    monkeypatch.setitem(discrete.RECIPES, "-small", quick_recipe)
+def test_from_build_to_table(home, monkeypatch, capsys, quick_settings):
+    monkeypatch.setitem(discrete.DEFAULTS, "-small", quick_settings)
     assert main(["datasets", "build", "cartpole-replay-small", "--seeds", "1", "--transitions", "300"]) == 0
     assert main(["datasets", "show", "cartpole-replay-small"]) == 0
     card = capsys.readouterr().out

@@ -1,8 +1,12 @@
+"""Algorithm settings: set by path, checked, hashed."""
+
+import dataclasses
+import typing
 from dataclasses import dataclass
 
 import pytest
 
-from offline_gntd.algorithms import preset
+from offline_gntd.algorithms import CATALOGUE, preset
 from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.configuration import added, digest, flatten, hashed_fields, replace, to_dict
 from offline_gntd.errors import UserError
@@ -70,3 +74,49 @@ def test_a_field_added_later_is_hashed_where_it_is_not_at_its_default():
     assert hashed_fields(Settings()) == {"batch_size": 32}
     assert hashed_fields(Settings(later=2)) == {"batch_size": 32, "later": 2}
     assert hashed_fields(QLearning()) == to_dict(QLearning())
+
+
+LEGAL_ZEROS = {  # documented meanings of 0 (and of -1 nowhere)
+    "alpha",
+    "alpha_schedule.end",
+    "alpha_schedule.start",
+    "beta1",
+    "beta2",
+    "clipping",
+    "discount",
+    "ema_decay",
+    "entropy_weight",
+    "kl_weight",
+    "noise_clip",
+    "perturbation",
+    "policy_noise",
+    "random_steps",
+    "tau",
+    "warm_up",
+}
+
+
+def numeric_fields(config, prefix=""):
+    """The paths of all int, float and tuple fields, those of optional parts included."""
+    for name, hint in typing.get_type_hints(type(config)).items():
+        options = (hint, *typing.get_args(hint))
+        if parts := [kind for kind in options if dataclasses.is_dataclass(kind)]:
+            part = getattr(config, name)
+            yield from numeric_fields(parts[0]() if part is None else part, f"{prefix}{name}.")
+        elif {int, float} & {*options, *(kind for option in options for kind in typing.get_args(option))}:
+            yield prefix + name
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_numbers_that_make_no_sense_are_refused(name):
+    fields = list(numeric_fields(preset(name).config))
+    assert len(fields) >= 3
+    for path in fields:
+        for value in ("nan", "inf", "-inf", "-1", "1e400", str(-(2**70))):
+            with pytest.raises(UserError, match=path.rpartition(".")[2]):
+                preset(f"{name}@{path}={value}")
+        try:
+            preset(f"{name}@{path}=0")
+        except UserError:
+            continue
+        assert path in LEGAL_ZEROS or path.rpartition(".")[2] in LEGAL_ZEROS, path

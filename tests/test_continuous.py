@@ -104,6 +104,24 @@ def test_one_seed_gone_wrong_leaves_the_others_alone(name):
             assert torch.equal(spoiled[key][1], tensor[1]), key
 
 
+@pytest.mark.parametrize("name", [name for name in CONTINUOUS if "rebrac" not in name])
+def test_bfloat16_updates_are_near_float32_and_keep_a_float32_state(name):
+    metrics = []
+    for precision in ("float32", "bfloat16"):
+        config = dataclasses.replace(config_of(name), precision=precision)
+        agent, generators = made(config, 0, 1)
+        metrics.append(train(agent, config, generators, 5))
+        assert all(x.dtype in (torch.float32, torch.int64) for x in agent.state_dict().values())
+    torch.testing.assert_close(metrics[1]["loss"], metrics[0]["loss"], rtol=0.03, atol=0)
+    assert not torch.equal(metrics[1]["loss"], metrics[0]["loss"])
+
+
+@pytest.mark.parametrize("name", ["rebrac", "gn_rebrac"])
+def test_rebrac_has_float32_only(name):
+    with pytest.raises(UserError, match="precision must be one of float32"):
+        preset(f"{name}@precision=bfloat16")
+
+
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_the_other_kind_of_actions_is_refused(name):
     task = dataclasses.replace(plain.TASK, discrete=not CATALOGUE[name].config.discrete)

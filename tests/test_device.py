@@ -1,5 +1,6 @@
 """What a CUDA device needs, checked on the CPU: updates wait for nothing, and data is where networks are."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import plain
@@ -33,7 +34,7 @@ class Waits(TorchDispatchMode):
         return function(*args, **kwargs or {})
 
 
-def made(name):
+def made(name, precision):
     """An agent and a way to update it."""
     if CATALOGUE[name].config.discrete:
         rows = torch.randn(200, row_width(CARTPOLE), generator=torch.Generator().manual_seed(0))
@@ -41,14 +42,19 @@ def made(name):
         task, config = CARTPOLE, CATALOGUE[name].config
     else:
         rows, task, config = SAMPLED, plain.TASK, config_of(name)
+    config = dataclasses.replace(config, precision=precision)
     generators = seeded(0, 1)
     agent, sample = config.agent(task, generators), Sampler(task, config.batch_size, generators)
     return agent, lambda: agent.update(sample(rows))
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_an_update_waits_for_nothing(name):
-    _, update = made(name)
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [(name, "float32") for name in CATALOGUE]
+    + [(name, "bfloat16") for name in CATALOGUE if "rebrac" not in name],
+)
+def test_an_update_reads_no_value_back_from_the_device(name, precision):
+    _, update = made(name, precision)
     with Waits() as waits:
         for _ in range(4):
             update()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from conftest import seeded
 from offline_gntd.algorithms.q_learning import QLearner
 from offline_gntd.collection import discrete
 from offline_gntd.collection.builders import build_discrete, members_of
-from offline_gntd.collection.discrete import Recipe, build, collect, recipe_of
-from offline_gntd.datasets import DatasetNotFound, built, cache, load, minari_store
+from offline_gntd.collection.discrete import ReplaySettings, build, collect, default_settings
+from offline_gntd.datasets import DatasetNotFound, built_datasets, cache, load, minari_store
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.batches import ReplayBatches
 
@@ -20,44 +21,44 @@ NAME = "cartpole-replay-small"
 OBS, NEXT_OBS = slice(0, 4), slice(6, 10)  # columns of CartPole's rows
 
 
-def built_quickly(name, recipe):
-    build(name, recipe, quiet=True)
+def built_quickly(name, settings):
+    build(name, settings, quiet=True)
     return load(name)
 
 
 @pytest.fixture
-def acrobot(quick_recipe):
+def acrobot(quick_settings):
     """An Acrobot set with episodes that the time limit of 500 steps cut."""
-    recipe = dataclasses.replace(quick_recipe, random_steps=1_200, episodes=1, transitions=5_000)
-    return built_quickly("acrobot-medium-replay-s0", recipe)
+    settings = dataclasses.replace(quick_settings, random_steps=1_200, episodes=1, transitions=5_000)
+    return built_quickly("acrobot-medium-replay-s0", settings)
 
 
-def test_the_same_seed_gives_the_same_bytes(quick_recipe, monkeypatch, tmp_path):
+def test_same_seed_gives_the_same_bytes(quick_settings, monkeypatch, tmp_path):
     hashes = {}
     for place, seed in (("a", 0), ("b", 0), ("c", 1)):
         monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / place))
-        hashes[place] = built_quickly(f"{NAME}-s{seed}", quick_recipe).sha256
+        hashes[place] = built_quickly(f"{NAME}-s{seed}", quick_settings).sha256
     assert hashes["a"] == hashes["b"] != hashes["c"]
 
 
-def test_a_built_set_holds_everything_that_the_agent_did(quick_recipe):
-    dataset = built_quickly(f"{NAME}-s0", quick_recipe)
+def test_dataset_contains_every_step_of_the_agent(quick_settings):
+    dataset = built_quickly(f"{NAME}-s0", quick_settings)
     transitions = dataset.transitions
     assert transitions.obs.shape == transitions.next_obs.shape == (len(dataset), 4)
     assert set(transitions.action.tolist()) == {0, 1}
     assert (transitions.reward == 1).all()
     ends = np.cumsum(dataset.episode_lengths)
     assert ends[-1] == len(dataset)
-    assert quick_recipe.random_steps in ends  # training begins with a new episode
-    assert (ends > quick_recipe.random_steps).sum() == quick_recipe.episodes
-    trained = dataset.episode_returns[-quick_recipe.episodes :]
+    assert quick_settings.random_steps in ends  # training begins with a new episode
+    assert (ends > quick_settings.random_steps).sum() == quick_settings.episodes
+    trained = dataset.episode_returns[-quick_settings.episodes :]
     assert dataset.provenance["mean_return"] == dataset.provenance["last_return"] == trained.mean()
     assert dataset.provenance["seed"] == 0
-    assert dataclasses.asdict(quick_recipe).items() <= dataset.provenance.items()
+    assert dataclasses.asdict(quick_settings).items() <= dataset.provenance.items()
 
 
-def test_inside_an_episode_the_next_observation_is_that_of_the_following_row(quick_recipe):
-    dataset = built_quickly(f"{NAME}-s0", quick_recipe)
+def test_next_observations_are_those_of_the_next_row(quick_settings):
+    dataset = built_quickly(f"{NAME}-s0", quick_settings)
     last = np.zeros(len(dataset), bool)
     last[np.cumsum(dataset.episode_lengths) - 1] = True
     follows = (dataset.transitions.next_obs[:-1] == dataset.transitions.obs[1:]).all(-1).numpy()
@@ -65,13 +66,15 @@ def test_inside_an_episode_the_next_observation_is_that_of_the_following_row(qui
     assert not dataset.transitions.terminated[torch.from_numpy(~last)].any()
 
 
-def test_termination_and_truncation_are_stored_apart(acrobot):
+def test_termination_and_truncation_are_stored_separately(acrobot):
     ends = np.cumsum(acrobot.episode_lengths)
     cut = ends[acrobot.episode_lengths == 500] - 1
     assert len(cut)
     np.testing.assert_array_equal(acrobot.truncated, cut)
     assert not acrobot.transitions.terminated[torch.from_numpy(cut)].any()
-    stored = [episode for episode, *_ in minari_store.episodes(built.path("acrobot-medium-replay-s0"))]
+    stored = [
+        episode for episode, *_ in minari_store.episodes(built_datasets.path("acrobot-medium-replay-s0"))
+    ]
     np.testing.assert_array_equal(
         np.flatnonzero(np.concatenate([episode.truncations for episode in stored])), cut
     )
@@ -80,19 +83,19 @@ def test_termination_and_truncation_are_stored_apart(acrobot):
     )
 
 
-def test_the_episode_abandoned_when_training_begins_is_neither_terminated_nor_truncated(acrobot):
+def test_episode_cut_when_training_starts_is_neither_terminated_nor_truncated(acrobot):
     last = 1_200 - 1  # of the random steps
     assert last + 1 in np.cumsum(acrobot.episode_lengths)
     assert not acrobot.transitions.terminated[last]
     assert last not in acrobot.truncated
 
 
-def test_the_oldest_transitions_are_overwritten(quick_recipe, monkeypatch):
+def test_oldest_transitions_are_overwritten(quick_settings, monkeypatch):
     monkeypatch.setattr(discrete, "EPSILON", (1.0, 1.0))  # what is learned from the buffer changes no action
-    whole = collect(f"{NAME}-s0", quick_recipe)
+    whole = collect(f"{NAME}-s0", quick_settings)
     assert len(whole.rows) > 100
     for kept in (len(whole.rows) - 60, 50):  # with some of the random steps, and without
-        part = collect(f"{NAME}-s0", dataclasses.replace(quick_recipe, transitions=kept))
+        part = collect(f"{NAME}-s0", dataclasses.replace(quick_settings, transitions=kept))
         np.testing.assert_array_equal(part.rows, whole.rows[-kept:])
         gone = len(whole.rows) - kept
         np.testing.assert_array_equal(part.ends, whole.ends[whole.ends > gone] - gone)
@@ -100,9 +103,7 @@ def test_the_oldest_transitions_are_overwritten(quick_recipe, monkeypatch):
 
 
 @pytest.mark.parametrize("random_steps", [0, 1, 200])
-def test_random_steps_come_first_and_every_later_step_makes_one_update(
-    quick_recipe, monkeypatch, random_steps
-):
+def test_one_update_per_step_after_the_random_steps(quick_settings, monkeypatch, random_steps):
     shares, updates = [], []
     explore, update = QLearner.explore, QLearner.update
 
@@ -116,21 +117,21 @@ def test_random_steps_come_first_and_every_later_step_makes_one_update(
 
     monkeypatch.setattr(QLearner, "explore", counted_explore)
     monkeypatch.setattr(QLearner, "update", counted_update)
-    recipe = dataclasses.replace(
-        quick_recipe, random_steps=random_steps, epsilon_steps=25, transitions=10_000
+    settings = dataclasses.replace(
+        quick_settings, random_steps=random_steps, epsilon_steps=25, transitions=10_000
     )
-    collected = collect(f"{NAME}-s0", recipe)
+    collected = collect(f"{NAME}-s0", settings)
     steps = len(collected.rows) - random_steps
     assert updates == list(range(1, steps + 1))  # after each step
-    assert len(collected.returns) == recipe.episodes
+    assert len(collected.returns) == settings.episodes
     assert sum(collected.returns) == steps  # a reward of 1 for each step
-    expected = [max(0.01, 1 - 0.99 * i / recipe.epsilon_steps) for i in range(steps)]
-    assert steps > recipe.epsilon_steps
+    expected = [max(0.01, 1 - 0.99 * i / settings.epsilon_steps) for i in range(steps)]
+    assert steps > settings.epsilon_steps
     np.testing.assert_allclose(shares, expected)
 
 
 @pytest.mark.parametrize(("epsilon", "least", "most"), [(0.0, 0, 0), (0.5, 400, 600), (1.0, 850, 1_150)])
-def test_epsilon_is_the_share_of_random_actions(cartpole, epsilon, least, most):
+def test_epsilon_is_the_probability_of_a_random_action(cartpole, epsilon, least, most):
     generators = seeded(0)
     agent = discrete.DQN.agent(cartpole, generators)
     obs = torch.randn(1, 2_000, 4, generator=torch.Generator().manual_seed(1))
@@ -142,27 +143,31 @@ def test_medium_replay_is_td_without_a_target_network():
     replay, medium = discrete.AGENTS["replay"], discrete.AGENTS["medium-replay"]
     assert (replay.tau, medium.tau) == (0.02, None)
     assert dataclasses.replace(medium, tau=replay.tau) == replay
-    for name in built.FAMILIES:
+    for name in built_datasets.FAMILIES:
         assert discrete.kind_of(f"{name}-s3") == ("medium-replay" if "medium" in name else "replay")
 
 
-def test_default_recipes():
-    assert recipe_of("cartpole-replay") == recipe_of("acrobot-medium-replay-s12") == Recipe()
-    small = recipe_of("cartpole-replay-small")
-    assert small == recipe_of("cartpole-replay-small-s1")
-    assert small.transitions < Recipe().transitions
+def test_default_settings():
+    assert (
+        default_settings("cartpole-replay")
+        == default_settings("acrobot-medium-replay-s12")
+        == ReplaySettings()
+    )
+    small = default_settings("cartpole-replay-small")
+    assert small == default_settings("cartpole-replay-small-s1")
+    assert small.transitions < ReplaySettings().transitions
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [("random_steps", -1), ("episodes", 0), ("epsilon_steps", 0), ("transitions", 0)]
 )
-def test_a_recipe_refuses_too_little(field, value):
+def test_settings_refuse_small_values(field, value):
     with pytest.raises(UserError, match=f"{field} must be at least {value + 1}, not {value}"):
-        Recipe(**{field: value})
+        ReplaySettings(**{field: value})
 
 
-def test_a_family_has_a_member_for_each_seed(quick_recipe):
-    first, second = build_discrete([NAME], lambda name: quick_recipe, seeds=2, workers=1, quiet=True)
+def test_family_has_one_member_per_seed(quick_settings):
+    first, second = build_discrete([NAME], lambda name: quick_settings, seeds=2, workers=1, quiet=True)
     assert (first.name, second.name) == (f"{NAME}-s0", f"{NAME}-s1")
     assert first.sha256 != second.sha256
     assert [dataset.provenance["seed"] for dataset in (first, second)] == [0, 1]
@@ -173,14 +178,14 @@ def test_a_family_has_a_member_for_each_seed(quick_recipe):
         load(f"{NAME}-s2")
 
 
-def test_members_are_built_once_and_only_those_that_are_missing(quick_recipe, monkeypatch):
+def test_only_missing_members_are_built(quick_settings, monkeypatch):
     asked = []
     monkeypatch.setattr(
         discrete, "build", lambda name, *rest, build=build: asked.append(name) or build(name, *rest)
     )
 
     def build_all(names, **more):
-        return build_discrete(names, lambda name: quick_recipe, workers=1, quiet=True, **more)
+        return build_discrete(names, lambda name: quick_settings, workers=1, quiet=True, **more)
 
     assert [dataset.name for dataset in build_all([f"{NAME}-s1", NAME], seeds=2)] == [
         f"{NAME}-s1",
@@ -195,28 +200,36 @@ def test_members_are_built_once_and_only_those_that_are_missing(quick_recipe, mo
     assert asked[3:] == [f"{NAME}-s1"]
 
 
+def test_time_is_announced_before_building(quick_settings, capsys):
+    build_discrete([NAME], lambda name: quick_settings, seeds=2, workers=1)
+    announced = rf"{NAME}: 2 datasets take at most \d+ s, 1 at a time \(measured: [\d,]+ updates/s\)"
+    assert re.match(announced, capsys.readouterr().err.lstrip())
+    build_discrete([NAME], lambda name: quick_settings, seeds=2, workers=1)
+    assert capsys.readouterr().err == ""
+
+
 def test_members_of_names():
     assert members_of(["cartpole-replay", "acrobot-replay-s7", "cartpole-replay-s1"], 2) == [
         "cartpole-replay-s0",
         "cartpole-replay-s1",
         "acrobot-replay-s7",
     ]
-    assert len(members_of(["cartpole-replay"])) == built.DEFAULT_SEEDS
+    assert len(members_of(["cartpole-replay"])) == built_datasets.DEFAULT_SEEDS
     with pytest.raises(UserError, match="--seeds must be at least 1, not 0"):
         members_of(["cartpole-replay"], 0)
 
 
-def test_processes_build_the_same_bytes_as_one(monkeypatch, tmp_path):
-    recipe = Recipe(random_steps=100, episodes=2, epsilon_steps=50, transitions=200)
+def test_parallel_build_gives_the_same_bytes(monkeypatch, tmp_path):
+    settings = ReplaySettings(random_steps=100, episodes=2, epsilon_steps=50, transitions=200)
     hashes = []
     for workers in (1, 2):
         monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / str(workers)))
-        members = build_discrete([NAME], lambda name: recipe, seeds=2, workers=workers, quiet=True)
+        members = build_discrete([NAME], lambda name: settings, seeds=2, workers=workers, quiet=True)
         hashes.append([dataset.sha256 for dataset in members])
     assert hashes[0] == hashes[1]
 
 
-def test_minari_reads_the_same_as_the_flat_cache(small_dataset, monkeypatch, home):
+def test_minari_and_cache_have_the_same_rows(small_dataset, monkeypatch, home):
     import minari
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(home / "datasets" / "minari"))
@@ -234,11 +247,11 @@ def test_minari_reads_the_same_as_the_flat_cache(small_dataset, monkeypatch, hom
     metadata = stored.storage.metadata
     assert metadata["ref_min_score"] == small_dataset.task.reference_min
     assert metadata["ref_max_score"] == small_dataset.task.reference_max
-    assert json.loads(metadata[minari_store.OURS]) == small_dataset.provenance
+    assert json.loads(metadata[minari_store.NOTES_KEY]) == small_dataset.provenance
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "no description", "episodes"])
-def test_a_damaged_cache_is_made_anew_never_trusted(small_dataset, damage):
+def test_damaged_cache_of_a_built_dataset_is_rebuilt(small_dataset, damage):
     folder = cache.folder(f"{NAME}-s0")
     whole = {name: (folder / name).read_bytes() for name in ("rows.npy", "episodes.npy")}
     content = bytearray(whole["rows.npy"])
@@ -257,24 +270,24 @@ def test_a_damaged_cache_is_made_anew_never_trusted(small_dataset, damage):
     assert {name: (folder / name).read_bytes() for name in whole} == whole
 
 
-def test_an_interrupted_build_leaves_nothing(quick_recipe, monkeypatch, home):
+def test_interrupted_build_leaves_no_files(quick_settings, monkeypatch, home):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr("minari.create_dataset_from_buffers", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            build(f"{NAME}-s0", quick_recipe, quiet=True)
+            build(f"{NAME}-s0", quick_settings, quiet=True)
     assert not [path for path in home.rglob("*") if path.is_file()]
-    assert len(built_quickly(f"{NAME}-s0", quick_recipe))
+    assert len(built_quickly(f"{NAME}-s0", quick_settings))
 
 
-def test_build_with_other_options_refuses_without_force(quick_recipe):
-    def build_again(recipe, **more):
-        return build_discrete([NAME], lambda name: recipe, seeds=1, workers=1, quiet=True, **more)[0]
+def test_build_with_other_options_refuses_without_force(quick_settings):
+    def build_again(settings, **more):
+        return build_discrete([NAME], lambda name: settings, seeds=1, workers=1, quiet=True, **more)[0]
 
-    before = build_again(quick_recipe)
-    other = dataclasses.replace(quick_recipe, episodes=2, transitions=150)
+    before = build_again(quick_settings)
+    other = dataclasses.replace(quick_settings, episodes=2, transitions=150)
     with pytest.raises(UserError) as refused:
         build_again(other)
     assert str(refused.value) == (
@@ -287,7 +300,7 @@ def test_build_with_other_options_refuses_without_force(quick_recipe):
     assert load(NAME).sha256 == forced.sha256 != before.sha256
 
 
-def test_the_command_in_the_provenance_repeats_the_set(small_dataset):
+def test_stored_command_repeats_the_dataset(small_dataset):
     assert small_dataset.provenance["command"] == (
         f"offline-gntd datasets build {NAME}-s0 --set random_steps=200 --set episodes=4 "
         "--set epsilon_steps=50 --transitions 400"
@@ -295,13 +308,17 @@ def test_the_command_in_the_provenance_repeats_the_set(small_dataset):
 
 
 def test_names():
-    assert built.family_of("cartpole-replay-s3") == built.family_of("cartpole-replay") == "cartpole-replay"
-    assert built.family_of(f"{NAME}-s10") == NAME
+    assert (
+        built_datasets.family_of("cartpole-replay-s3")
+        == built_datasets.family_of("cartpole-replay")
+        == "cartpole-replay"
+    )
+    assert built_datasets.family_of(f"{NAME}-s10") == NAME
     for name in ("hopper-medium-local", "cartpole-replay-s01", "cartpole-replay-s-1", "cartpole-replay-s"):
-        assert built.family_of(name) is None
-    assert built.member("cartpole-replay", 3) == "cartpole-replay-s3"
-    assert built.member("cartpole-replay-s3", 1) == "cartpole-replay-s3"
-    assert built.is_name("acrobot-replay-s12")
+        assert built_datasets.family_of(name) is None
+    assert built_datasets.member("cartpole-replay", 3) == "cartpole-replay-s3"
+    assert built_datasets.member("cartpole-replay-s3", 1) == "cartpole-replay-s3"
+    assert built_datasets.is_name("acrobot-replay-s12")
 
 
 @pytest.mark.parametrize(
@@ -313,7 +330,7 @@ def test_names():
         ("acrobot-replay-s4", "datasets build acrobot-replay-s4$"),
     ],
 )
-def test_a_set_that_cannot_be_loaded(name, reason):
+def test_names_that_cannot_be_loaded(name, reason):
     with pytest.raises(UserError, match=reason) as refused:
         load(name)
     assert isinstance(refused.value, DatasetNotFound) == name.startswith("acrobot")
@@ -323,22 +340,22 @@ def test_a_set_that_cannot_be_loaded(name, reason):
     ("name", "reason"),
     [
         ("cartpole-repaly", "did you mean 'cartpole-replay'"),
-        ("hopper-medium-v2", "not built but fetched"),
+        ("hopper-medium-v2", "cannot be built; download it"),
         (f"{NAME}-s{2**63}", r"must be less than 2\*\*63"),
     ],
 )
-def test_a_set_that_cannot_be_built(name, reason, quick_recipe):
+def test_names_that_cannot_be_built(name, reason, quick_settings):
     with pytest.raises(UserError, match=reason):
-        build_discrete([name], lambda name: quick_recipe, workers=1, quiet=True)
+        build_discrete([name], lambda name: quick_settings, workers=1, quiet=True)
 
 
-def test_workers_are_at_least_one():
+def test_workers_must_be_positive():
     with pytest.raises(UserError, match="--workers must be at least 1, not 0"):
         build_discrete([NAME], workers=0)
 
 
 @pytest.mark.parametrize("timeouts_terminal", [False, True])
-def test_batches_where_a_time_limit_is_terminal_or_not(acrobot, timeouts_terminal):
+def test_timeouts_terminal_changes_batches_only(acrobot, timeouts_terminal):
     before = acrobot.rows.clone()
     batches = ReplayBatches([acrobot, acrobot], 64, seeded(0, 1), timeouts_terminal)
     expected = before.clone()
@@ -350,7 +367,7 @@ def test_batches_where_a_time_limit_is_terminal_or_not(acrobot, timeouts_termina
     assert (batches.rows.data_ptr() == acrobot.rows.data_ptr()) == (not timeouts_terminal)
 
 
-def test_each_seed_draws_from_its_own_set(small_dataset):
+def test_each_seed_draws_from_its_dataset(small_dataset):
     datasets = [small_dataset, load(f"{NAME}-s1"), small_dataset]
     batches = ReplayBatches(datasets, 2_000, seeded(0, 1, 2))
     batch = batches.batch(None)
@@ -366,7 +383,7 @@ def test_each_seed_draws_from_its_own_set(small_dataset):
     assert len(batches.rows) == len(datasets[0]) + len(datasets[1])  # a shared set is stored once
 
 
-def test_a_seed_draws_the_same_beside_others_as_alone(small_dataset):
+def test_draws_of_a_seed_do_not_depend_on_other_seeds(small_dataset):
     other = load(f"{NAME}-s1")
     alone = ReplayBatches([other], 32, seeded(1)).batch(None)
     beside = ReplayBatches([small_dataset, other], 32, seeded(0, 1)).batch(None)

@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or spoiled: one clear line, nothing corrupted, and it goes on after."""
+"""Full, read-only and damaged disks: one clear line, nothing corrupted, and runs continue afterwards."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ import bits
 import pytest
 
 from offline_gntd.cli import main
+from offline_gntd.datasets import cache
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.job import Options, attempt
 from offline_gntd.experiments.record import Record
@@ -42,13 +43,13 @@ def small_disk(home, small_dataset, monkeypatch):
 
 
 def fill(disk, leave):
-    """Ballast, until so many bytes are left."""
+    """Fill the disk up to `leave` bytes."""
     free = shutil.disk_usage(disk).free
     (disk / "ballast").write_bytes(b"\0" * (free - leave))
 
 
 def assert_sound(disk):
-    """Whatever there is can be read, and nothing half written is left."""
+    """All files can be read, and none is half written."""
     for path in (disk / "results").rglob("*"):
         assert not path.name.startswith((".", "lock-")), path
         if path.suffix == ".json":
@@ -57,14 +58,14 @@ def assert_sound(disk):
             rows = bits.rows(path)
             assert all(None not in row.values() for row in rows)
         elif path.suffix == ".pt":
-            Record(path.parent).resume(int(path.stem.partition("-")[2]))
+            Record(path.parent).load(int(path.stem.partition("-")[2]))
 
 
 @pytest.mark.parametrize(
     "left",  # nothing; room for run.json; for all but a checkpoint
     [pytest.param(0, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.slow), 300_000],
 )
-def test_a_full_disk_stops_a_grid_which_goes_on_when_there_is_room(small_disk, left, capfd):
+def test_full_disk_stops_a_grid_that_continues_later(small_disk, left, capfd):
     assert main(COMMAND) == 0
     expected = bits.of_cells(STUDY.cells())
     shutil.rmtree(small_disk / "results")
@@ -81,9 +82,7 @@ def test_a_full_disk_stops_a_grid_which_goes_on_when_there_is_room(small_disk, l
     assert bits.of_cells(STUDY.cells()) == expected
 
 
-def test_a_disk_that_fills_during_a_run_costs_only_what_was_after_the_last_checkpoint(
-    small_disk, monkeypatch
-):
+def test_disk_that_fills_during_a_run_keeps_the_last_checkpoint(small_disk, monkeypatch):
     cell = STUDY.cells()[1]
     Run(cell).execute()
     expected = bits.read(cell.folder(0))
@@ -108,7 +107,7 @@ def test_a_disk_that_fills_during_a_run_costs_only_what_was_after_the_last_check
     assert bits.read(cell.folder(0)) == expected
 
 
-def test_a_read_only_folder_is_said_before_anything_runs(small_disk, capfd):
+def test_read_only_folder_is_reported_before_anything_runs(small_disk, capfd):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert main(COMMAND) == 2
     error = capfd.readouterr().err
@@ -116,7 +115,7 @@ def test_a_read_only_folder_is_said_before_anything_runs(small_disk, capfd):
     assert error.count("\n") == 1
 
 
-def test_a_table_can_be_read_where_it_cannot_be_written(small_disk, capfd):
+def test_table_is_printed_on_a_read_only_disk(small_disk, capfd):
     assert main(COMMAND) == 0
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     capfd.readouterr()
@@ -127,9 +126,7 @@ def test_a_table_can_be_read_where_it_cannot_be_written(small_disk, capfd):
     assert shown.err.count("\n") == 1
 
 
-def test_a_dataset_that_vanished_fails_its_run_in_one_line_and_is_no_matter_when_it_is_back(
-    small_dataset, home
-):
+def test_missing_dataset_fails_its_run_in_one_line(small_dataset, home):
     cell = Cell("study", "cartpole-replay-small", "dqn@batch_size=32", (0,), STUDY.protocol)
     shutil.move(home_folder() / "datasets", home / "away")
     ending = attempt(cell, Options())
@@ -141,7 +138,7 @@ def test_a_dataset_that_vanished_fails_its_run_in_one_line_and_is_no_matter_when
     assert attempt(cell, Options()).kind == "done"
 
 
-def test_a_checkpoint_that_the_disk_spoiled_is_passed_over(small_dataset, monkeypatch):
+def test_damaged_checkpoint_is_skipped(small_dataset, monkeypatch):
     cell = STUDY.cells()[0]
     Run(cell).execute()
     expected = bits.read(cell.folder(0))
@@ -153,3 +150,26 @@ def test_a_checkpoint_that_the_disk_spoiled_is_passed_over(small_dataset, monkey
     assert attempt(cell, Options()).kind == "done"
     assert json.loads((cell.folder(0) / "run.json").read_text())["resumed_at"] == [100]
     assert bits.read(cell.folder(0)) == expected
+
+
+@pytest.mark.parametrize("when", ["before the run", "during the run"])
+def test_run_on_rows_that_differ_from_their_sha256_is_not_done(small_dataset, monkeypatch, when):
+    cell = STUDY.cells()[0]
+    rows = small_dataset.rows_file
+    content = bytearray(rows.read_bytes())
+    content[-40] ^= 1
+    stamp = json.loads((rows.parent / "dataset.json").read_text())["stamp"]
+
+    def damage(progress=None):
+        with rows.open("r+b") as file:  # in place, so that mapped pages change too
+            file.write(content)
+
+    if when == "before the run":
+        damage()
+    with monkeypatch.context() as patch:  # as when a disk fails: the size and times of the file stay the same
+        patch.setattr(cache, "_stamp", lambda path: stamp)
+        ending = attempt(cell, Options(), damage)
+    assert ending.kind == "refused"
+    assert "no longer match their sha256" in ending.error
+    assert json.loads((cell.folder(0) / "run.json").read_text())["status"] == "failed"
+    assert attempt(cell, Options()).kind == "done"

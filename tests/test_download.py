@@ -1,4 +1,4 @@
-"""Fetching D4RL's files, from a server on this machine alone."""
+"""Downloading D4RL's files from a local server with faults."""
 
 import dataclasses
 import hashlib
@@ -18,7 +18,7 @@ ENTRIES = catalogue.entries()
 
 
 class Server(ThreadingHTTPServer):
-    """Serves CONTENT, or fails as it is told to."""
+    """Serves CONTENT, or fails according to `behaviour`."""
 
     behaviour = "serve"
     ranges: list[str | None]
@@ -90,7 +90,7 @@ def part():
     return target().with_name(target().name + ".part")
 
 
-def test_a_file_is_fetched_verified_and_renamed(server, capsys):
+def test_file_is_downloaded_verified_and_renamed(server, capsys):
     assert main(["datasets", "fetch", NAME]) == 0
     assert capsys.readouterr().out.strip() == str(target())
     assert target().read_bytes() == CONTENT
@@ -100,9 +100,9 @@ def test_a_file_is_fetched_verified_and_renamed(server, capsys):
 
 
 @pytest.mark.parametrize("behaviour", ["truncate", "no length"])
-def test_a_truncated_download_is_gone_on_with(server, behaviour):
+def test_truncated_download_is_continued(server, behaviour):
     server.behaviour = behaviour
-    with pytest.raises(UserError, match="to go on from"):
+    with pytest.raises(UserError, match="continues from"):
         download.fetch(server.entry, quiet=True)
     have = part().stat().st_size
     assert 0 < have < len(CONTENT)
@@ -112,14 +112,14 @@ def test_a_truncated_download_is_gone_on_with(server, behaviour):
     assert server.ranges[-1] == f"bytes={have}-"
 
 
-def test_a_host_that_cannot_go_on_sends_it_all_again(server):
+def test_host_without_ranges_sends_everything_again(server):
     download.folder().mkdir(parents=True)
     part().write_bytes(CONTENT[:1000])
     server.behaviour = "no ranges"
     assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
 
 
-def test_an_interrupted_download_is_gone_on_with(server, monkeypatch):
+def test_interrupted_download_is_continued(server, monkeypatch):
     blocks = []
 
     def interrupt(self, n=1):
@@ -136,7 +136,7 @@ def test_an_interrupted_download_is_gone_on_with(server, monkeypatch):
 
 
 @pytest.mark.parametrize("behaviour", ["wrong", "too long", "404"])
-def test_what_is_not_the_file_is_thrown_away(server, behaviour):
+def test_wrong_content_is_deleted(server, behaviour):
     server.behaviour = behaviour
     with pytest.raises(UserError, match=r"sha256 differs|more than|HTTP 404") as error:
         download.fetch(server.entry, quiet=True)
@@ -145,7 +145,7 @@ def test_what_is_not_the_file_is_thrown_away(server, behaviour):
     assert list(download.folder().iterdir()) == []
 
 
-def test_a_damaged_beginning_is_not_kept(server):
+def test_damaged_part_is_deleted(server):
     download.folder().mkdir(parents=True)
     part().write_bytes(b"damaged")
     with pytest.raises(UserError, match="sha256 differs"):
@@ -153,7 +153,7 @@ def test_a_damaged_beginning_is_not_kept(server):
     assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
 
 
-def test_mirrors_come_first_and_the_host_after(server, monkeypatch):
+def test_mirrors_are_tried_before_the_host(server, monkeypatch):
     base = download.HOST.removesuffix("{path}")
     monkeypatch.setenv(download.MIRRORS, f"http://127.0.0.1:9/, {base}mirror {base}{{id}}?as={{file}}")
     path = server.entry.path
@@ -167,7 +167,7 @@ def test_mirrors_come_first_and_the_host_after(server, monkeypatch):
     assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
 
 
-def test_the_copy_of_the_v2_files_is_tried_when_the_host_fails(server, monkeypatch):
+def test_copy_of_v2_files_is_tried_when_the_host_fails(server, monkeypatch):
     monkeypatch.setattr(download, "V2_COPY", download.HOST.replace("{path}", "copy/{file}"))
     server.behaviour = "404 at the host"
     assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
@@ -175,7 +175,7 @@ def test_the_copy_of_the_v2_files_is_tried_when_the_host_fails(server, monkeypat
 
 
 @pytest.mark.parametrize("behaviour", ["redirect", "slow"])
-def test_redirects_and_slow_answers_are_followed(server, behaviour):
+def test_redirects_and_slow_answers_work(server, behaviour):
     server.behaviour = behaviour
     assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
 
@@ -192,7 +192,7 @@ def test_files_of_the_d4rl_package_are_used(server, tmp_path):
     assert download.fetch(server.entry, quiet=True) == target()
 
 
-def test_a_file_fetched_by_hand(server, tmp_path, capsys):
+def test_file_downloaded_by_hand(server, tmp_path, capsys):
     file = tmp_path / "downloaded"
     file.write_bytes(CONTENT[:-1])
     assert main(["datasets", "fetch", NAME, "--from-file", str(file)]) == 2
@@ -204,7 +204,7 @@ def test_a_file_fetched_by_hand(server, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("fault", ["refused", "hang"])
-def test_offline_it_is_one_clear_line_within_ten_seconds(server, monkeypatch, capsys, fault):
+def test_offline_error_is_one_line_within_ten_seconds(server, monkeypatch, capsys, fault):
     if fault == "refused":
         monkeypatch.setattr(download, "HOST", "http://127.0.0.1:9/{path}")
     else:

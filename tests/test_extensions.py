@@ -1,4 +1,4 @@
-"""A user's own files, from an empty folder to a table: those of examples/."""
+"""User files (--import): those of examples/ from import to table, and files with faults."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ RUN = ["--datasets", "mountaincar-noisy", "--evaluate-episodes", "2"]
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch):
-    """What a command adds to the environment goes with the test."""
+    """Undo what a command adds to the environment."""
     monkeypatch.setenv(extensions.VARIABLE, "")
 
 
@@ -53,7 +53,7 @@ def write(path, text):
     return path
 
 
-def test_a_table_with_a_user_s_algorithm_and_dataset(algorithm, dataset, home, capsys, monkeypatch):
+def test_table_with_a_user_algorithm_and_dataset(algorithm, dataset, home, capsys, monkeypatch):
     imports = ["--import", str(algorithm), "--import", str(dataset)]
     command = ["run", "mine", *RUN, "--algorithms", SMALL, "bc@hidden_dims=16x16"]
     command += ["--seeds", "2", "--steps", "60", "--evaluate-every", "30"]
@@ -67,7 +67,7 @@ def test_a_table_with_a_user_s_algorithm_and_dataset(algorithm, dataset, home, c
     assert main(["explain", "mine", "mountaincar-noisy", SMALL]) == 0
     explanation = capsys.readouterr().out
     assert f"--import {algorithm}" in explanation
-    assert extensions.fingerprints() == {}
+    assert extensions.file_hashes() == {}
     assert main(["status"]) == 0
     assert "mine: 4 done" in capsys.readouterr().out
     run = next((home / "results/mine/mountaincar-noisy").glob("awac*")) / "seed-1"
@@ -76,7 +76,7 @@ def test_a_table_with_a_user_s_algorithm_and_dataset(algorithm, dataset, home, c
     assert "the same" in capsys.readouterr().out
 
 
-def test_a_user_s_algorithm_is_killed_and_resumes_to_the_bit(folder, home):
+def test_killed_user_algorithm_resumes_to_the_bit(folder, home):
     """Two seeds in one process, run by the command line from the user's folder."""
 
     def start(experiment):
@@ -110,7 +110,7 @@ def test_a_user_s_algorithm_is_killed_and_resumes_to_the_bit(folder, home):
         assert bits.read(killed) == bits.read(whole)
 
 
-def test_presets_and_datasets_of_a_user_are_like_ours(algorithm, dataset, capsys):
+def test_user_presets_and_datasets_work_like_built_in_ones(algorithm, dataset, capsys):
     extensions.use(algorithm)
     extensions.use(dataset)
     assert preset("awac@temperature=0.1").config.temperature == 0.1
@@ -121,28 +121,35 @@ def test_presets_and_datasets_of_a_user_are_like_ours(algorithm, dataset, capsys
     assert "awac" not in CATALOGUE
 
 
-def test_a_user_s_dataset_is_checked_and_not_converted(dataset, capsys):
+def test_user_dataset_can_be_checked_but_not_converted(dataset, capsys):
     assert main(["datasets", "check", "mountaincar-noisy", "--import", str(dataset)]) == 0
     assert "mountaincar-noisy: sound" in capsys.readouterr().out
     assert main(["datasets", "convert", "mountaincar-noisy", "--format", "d4rl"]) == 2
-    assert "is imported" in capsys.readouterr().err
+    assert "cannot be converted" in capsys.readouterr().err
 
 
-def test_data_is_made_once_and_again_when_its_file_changes(dataset, monkeypatch):
-    extensions.use(dataset)
-    module = extensions._module(dataset)
-    calls = []
-    source = module.DATASETS["mountaincar-noisy"]
-    monkeypatch.setitem(
-        module.DATASETS,
-        "mountaincar-noisy",
-        type(source)(source.env_id, lambda: calls.append(1) or module.noisy_controller(50)),
-    )
-    assert load("mountaincar-noisy").sha256 == load("mountaincar-noisy").sha256
-    assert len(calls) == 1
-    dataset.write_text(dataset.read_text() + "\n")
-    load("mountaincar-noisy")
-    assert len(calls) == 2
+def test_user_dataset_is_made_again_when_its_file_changes(tmp_path):
+    text = """
+import numpy as np
+from offline_gntd.datasets import Source
+def make():
+    calls.append(1)
+    n = 20
+    return {"observations": np.full((n, 4), SCALE), "actions": np.zeros(n), "rewards": np.ones(n),
+            "terminals": np.arange(n) % 5 == 4}
+calls = []
+DATASETS = {"mine": Source("CartPole-v1", make)}
+"""
+    path = write(tmp_path / "mine.py", text + "SCALE = 1.0\n")
+    extensions.use(path)
+    first = load("mine").sha256
+    assert load("mine").sha256 == first
+    assert len(extensions._module(path).calls) == 1
+    write(path, text + "SCALE = 2.0\n")
+    assert load("mine").sha256 == first  # of the code that was imported
+    extensions.use(path)
+    assert load("mine").sha256 != first
+    assert len(extensions._module(path).calls) == 1
 
 
 @pytest.mark.parametrize(
@@ -152,9 +159,16 @@ def test_data_is_made_once_and_again_when_its_file_changes(dataset, monkeypatch)
         ("def f(:\n", "line 1: SyntaxError"),
         ("x = 1\n", "neither PRESETS nor DATASETS"),
         ("PRESETS = [1]\n", "PRESETS must be a dict by name, not list"),
+        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: the file ends the process"),
+        ("raise ValueError('one\\ntwo')\n", "line 1: ValueError: one"),
+        ("PRESETS = {'../mine': 1}\n", "'../mine' cannot name a preset"),
+        ("DATASETS = {'a/b': 1}\n", "'a/b' cannot name a dataset"),
+        ("DATASETS = {'..': 1}\n", "'..' cannot name a dataset"),
+        ("DATASETS = {5: 1}\n", "5 cannot name a dataset"),
+        (f"PRESETS = {{'{'x' * 300}': 1}}\n", "cannot name a preset"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line(text, words, tmp_path, capsys):
+def test_unusable_file_is_one_line(text, words, tmp_path, capsys):
     path = write(tmp_path / "bad.py", text)
     assert main(["algorithms", "--import", str(path)]) == 2
     error = capsys.readouterr().err
@@ -163,28 +177,59 @@ def test_a_file_that_cannot_be_used_is_one_line(text, words, tmp_path, capsys):
     assert extensions.files() == []
 
 
-def test_an_entry_of_another_kind_is_one_line(tmp_path, capsys):
+def test_entry_of_a_wrong_type_is_one_line(tmp_path, capsys):
     path = write(tmp_path / "other.py", "PRESETS = {'mine': 1}\n")
     assert main(["algorithms", "--import", str(path)]) == 2
     assert "PRESETS['mine'] must be a Preset, not int" in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there(tmp_path, capsys):
+def test_missing_file(tmp_path, capsys):
     assert main(["algorithms", "--import", str(tmp_path / "none.py")]) == 2
     assert "there is no such file" in capsys.readouterr().err
 
 
-def test_names_that_are_taken_are_refused(tmp_path):
+def test_loop_of_links_is_one_line(tmp_path, capsys):
+    loop = tmp_path / "loop.py"
+    loop.symlink_to(loop)
+    for path in (loop, tmp_path / ("x" * 300)):
+        assert main(["algorithms", "--import", str(path)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("offline-gntd: cannot import")
+        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("raise RuntimeError('no data')", "make() of DATASETS['mine'] failed: RuntimeError: no data"),
+        ("raise SystemExit(1)", "make() of DATASETS['mine'] failed: SystemExit: 1"),
+        ("return None", "must return a dict of arrays, not NoneType"),
+        ("return {'rewards': [[1, 2], [3]]}", "returned no arrays"),
+        ("return {}", "has no 'observations'"),
+    ],
+)
+def test_make_that_fails_is_one_line(body, words, tmp_path, capsys):
+    text = f"from offline_gntd.datasets import Source\ndef make():\n    {body}\n"
+    path = write(tmp_path / "mine.py", f"{text}DATASETS = {{'mine': Source('CartPole-v1', make)}}\n")
+    assert main(["datasets", "show", "mine", "--import", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.count("\n") == 1
+    assert main(["datasets", "check", "mine", "--import", str(path)]) == 2
+    assert words in capsys.readouterr().out
+
+
+def test_taken_names_are_refused(tmp_path):
     extensions.use(
         write(tmp_path / "a.py", "PRESETS = {'dqn': None}\nDATASETS = {'cartpole-replay': None}\n")
     )
-    with pytest.raises(UserError, match="'dqn': that name is taken"):
+    with pytest.raises(UserError, match="'dqn' in PRESETS: that name is taken"):
         preset("gntd")
-    with pytest.raises(UserError, match="'cartpole-replay': that name is taken"):
+    with pytest.raises(UserError, match="'cartpole-replay' in DATASETS: that name is taken"):
         load("something")
 
 
-def test_two_files_may_be_used_at_once(algorithm, tmp_path):
+def test_two_files_can_be_imported(algorithm, tmp_path):
     extensions.use(algorithm)
     other = "from offline_gntd.algorithms import CATALOGUE\nPRESETS = {'again': CATALOGUE['dqn']}\n"
     extensions.use(write(tmp_path / "b.py", other))

@@ -17,7 +17,7 @@ def fuzz(first: int, count: int) -> str:
     return done.stdout
 
 
-def test_three_hundred_corrupted_files():
+def test_300_corrupted_files():
     assert "refused as leaving the file" in fuzz(0, 300)
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fabricated import write_run
 from failing_grid import BROKEN, COMMAND, GRID, VICTIM, assert_two_failed, cell_of, sound_cells, victim_killed
 
 from offline_gntd.cli import main
@@ -69,9 +70,7 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
 def test_runs_of_other_settings_are_stale_and_redone_only_when_asked(small_dataset):
     cell = STUDY.cells()[0]
     for seed in cell.seeds:
-        cell.folder(seed).mkdir(parents=True)
-        description = {"status": "done", "config_hash": "another", "dataset_sha256": small_dataset.sha256}
-        (cell.folder(seed) / "run.json").write_text(json.dumps(description))
+        write_run(STUDY, cell.algorithm, seed, [1.0], dataset=cell.dataset, config_hash="another")
     assert plan(STUDY).stale == [cell]
     assert cell not in plan(STUDY).todo
     assert cell in plan(STUDY, rerun_stale=True).todo

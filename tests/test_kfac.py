@@ -5,7 +5,7 @@ import torch
 from conftest import seeded
 
 from offline_gntd.nn.critic import Critic
-from offline_gntd.nn.exact import dense_direction, gauss_newton_weights, jacobian
+from offline_gntd.nn.exact import direction, gauss_newton_weights
 from offline_gntd.nn.kfac import KFAC, KroneckerFactors
 from offline_gntd.nn.mlp import MLP, Tape
 from offline_gntd.nn.optimisers import Optimiser
@@ -18,9 +18,15 @@ def second_moment(x):
     return x.mT @ x / x.shape[-2]
 
 
-def recorded_tape(dims, batch, stack=(2,), seed=0, positive=False):
+def jacobian(tape):
+    """∂Q_i/∂θ for every sample, layer after layer: [networks, batch, parameters of one network]."""
+    rows = [torch.einsum("sbi,sbo->sbio", p, q) for p, q in zip(tape.inputs, tape.grad_outputs, strict=True)]
+    return torch.cat([row.flatten(2) for row in rows], dim=-1)
+
+
+def recorded_tape(dims, batch, stack=(2,), seed=0, positive=False, precision="float32"):
     """A tape after both passes. `positive` makes every unit active, so that the network is linear."""
-    network = MLP(dims, stack).initialise(seeded(*range(stack[0])))
+    network = MLP(dims, stack, precision=precision).initialise(seeded(*range(stack[0])))
     x = torch.randn(*stack, batch, dims[0], generator=torch.Generator().manual_seed(seed))
     if positive:
         network.flat.abs_()
@@ -159,6 +165,16 @@ def test_a_factor_that_cannot_be_inverted_is_replaced_and_the_damping_rises(brok
     torch.testing.assert_close(factors.G_inverse[0][1], torch.linalg.inv(good + 0.5 * torch.eye(4)))
 
 
+def test_factors_of_a_bfloat16_tape_are_float32_and_near_those_of_a_float32_tape():
+    tapes = [recorded_tape((3, 16, 16, 1), 64, precision=name) for name in ("float32", "bfloat16")]
+    exact, rounded = (KroneckerFactors(KFAC(start="batch"), tape.network.layers) for tape in tapes)
+    for factors, tape in zip((exact, rounded), tapes, strict=True):
+        factors.update(tape.inputs, tape.grad_outputs)
+    for expected, measured in zip(exact.P_inverse + exact.G, rounded.P_inverse + rounded.G, strict=True):
+        assert measured.dtype == torch.float32
+        torch.testing.assert_close(measured, expected, rtol=0.05, atol=0.02)
+
+
 def test_settings_out_of_range_are_refused():
     for settings in (
         {"damping": 0.0},
@@ -180,19 +196,19 @@ def test_settings_out_of_range_are_refused():
 def test_exact_step_equals_the_dense_one(batch):
     tape = recorded_tape((3, 6, 1), batch)
     residual = torch.randn(2, batch, generator=torch.Generator().manual_seed(3))
-    dense = dense_direction(jacobian(tape).double(), residual.double(), damping=0.1)
+    dense = direction(jacobian(tape).double(), residual.double(), damping=0.1)
     step = torch.zeros_like(tape.network.flat)
     weights = gauss_newton_weights(tape, residual, damping=0.1)
-    tape.weight_grad(step, weights / batch)
+    tape.parameter_grad(step, weights / batch)
     torch.testing.assert_close(step.double(), dense, rtol=1e-3, atol=1e-5)
 
 
 def test_one_undamped_step_on_a_linear_critic_is_least_squares():
     tape = recorded_tape((5, 1), 64)
     y = torch.randn(2, 64)
-    direction = dense_direction(jacobian(tape), tape.output[..., 0] - y, damping=0.0)
+    step = direction(jacobian(tape), tape.output[..., 0] - y, damping=0.0)
     expected = torch.linalg.lstsq(tape.inputs[0], y[..., None]).solution
-    torch.testing.assert_close(tape.network.flat - direction, expected[..., 0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(tape.network.flat - step, expected[..., 0], rtol=1e-4, atol=1e-5)
 
 
 def test_one_nearly_undamped_kfac_step_on_a_linear_critic_is_least_squares():
@@ -201,7 +217,7 @@ def test_one_nearly_undamped_kfac_step_on_a_linear_critic_is_least_squares():
     critic = Critic(
         network, 64, learning_rate=1.0, optimiser=Optimiser("plain"), kfac=KFAC(1e-8, start="batch")
     )
-    critic.step((critic.forward(x)[..., 0] - y) / 64)
+    critic.update((critic.forward(x)[..., 0] - y) / 64)
     design = torch.cat([x, torch.ones(2, 64, 1)], dim=-1)
     expected = torch.linalg.lstsq(design, y[..., None]).solution
     torch.testing.assert_close(network.layers[0], expected, rtol=1e-2, atol=1e-3)

@@ -1,6 +1,7 @@
-"""Minari datasets: any that is here is read, ours are written, and D4RL's files pass through without loss."""
+"""Reading and writing Minari datasets, and lossless conversion of D4RL files."""
 
 import json
+import sys
 
 import gymnasium
 import minari
@@ -9,6 +10,7 @@ import pytest
 from d4rl_files import AWKWARD, arrays, read, write
 from minari.data_collector import EpisodeBuffer
 
+from offline_gntd import extensions
 from offline_gntd.cli import main
 from offline_gntd.datasets import load, minari_store
 from offline_gntd.datasets.check import check
@@ -52,7 +54,7 @@ def stored(identifier: str, env_id: str, **options) -> list[EpisodeBuffer]:
     return buffers
 
 
-def test_a_continuous_set_of_someone_elses(capsys):
+def test_continuous_dataset(capsys):
     buffers = stored("mujoco/hopper/medium-v0", "Hopper-v5")
     dataset = load("mujoco/hopper/medium-v0")
     assert (dataset.name, dataset.origin, dataset.version) == ("mujoco-hopper-medium-v0", "minari", "v0")
@@ -97,7 +99,7 @@ def end_inside(buffers):
         (end_inside, "end-inside", 1),
     ],
 )
-def test_what_is_wrong_with_a_set_is_named(harm, what, exit_code):
+def test_fault_is_reported(harm, what, exit_code):
     buffers = collect("Hopper-v5")
     harm(buffers)
     minari.create_dataset_from_buffers("mine/harmed-v0", buffers, env="Hopper-v5", data_format="hdf5")
@@ -106,7 +108,7 @@ def test_what_is_wrong_with_a_set_is_named(harm, what, exit_code):
     assert report.exit_code == exit_code
 
 
-def test_discrete_actions_that_are_none_are_named():
+def test_illegal_discrete_actions_are_reported():
     buffers = collect("CartPole-v1")
     buffers[0].actions[2] = 7
     minari.create_dataset_from_buffers("mine/harmed-v0", buffers, env="CartPole-v1", data_format="hdf5")
@@ -114,7 +116,7 @@ def test_discrete_actions_that_are_none_are_named():
     assert "1 actions are not whole numbers from 0 to 1" in {f.message for f in report.findings}
 
 
-def test_a_discrete_set_with_references_of_its_own():
+def test_reference_scores_of_the_dataset_are_used():
     buffers = stored("mine/cartpole-v3", "CartPole-v1", ref_min_score=20.0, ref_max_score=500.0)
     dataset = load("mine/cartpole-v3")
     assert (dataset.task.reference_min, dataset.task.reference_max) == (20.0, 500.0)
@@ -123,7 +125,7 @@ def test_a_discrete_set_with_references_of_its_own():
     assert dataset.version == "v3"
 
 
-def test_other_spaces_are_laid_out_as_the_environment_is():
+def test_observations_are_flattened_like_the_environment():
     options = {"observation_space": gymnasium.spaces.Discrete(16)}
     stored("mine/lake-v0", "FrozenLake-v1", **options)
     dataset = load("mine/lake-v0")
@@ -133,7 +135,7 @@ def test_other_spaces_are_laid_out_as_the_environment_is():
     np.testing.assert_array_equal(dataset.transitions.obs[0].numpy(), first)
 
 
-def test_a_set_is_read_again_when_it_has_changed(capsys):
+def test_changed_dataset_is_read_again(capsys):
     stored("mine/cartpole-v0", "CartPole-v1")
     before = load("mine/cartpole-v0")
     minari.load_dataset("mine/cartpole-v0").update_dataset_from_buffer(
@@ -153,7 +155,7 @@ def test_a_set_is_read_again_when_it_has_changed(capsys):
     assert "another source" in capsys.readouterr().err
 
 
-def test_observations_that_do_not_fit_the_steps_are_refused(tmp_path):
+def test_wrong_number_of_observations_is_refused(tmp_path):
     buffers = collect("CartPole-v1")
     buffers[0].observations.pop()
     minari.create_dataset_from_buffers("mine/short-v0", buffers, env="CartPole-v1", data_format="hdf5")
@@ -162,8 +164,72 @@ def test_observations_that_do_not_fit_the_steps_are_refused(tmp_path):
     assert check("mine/short-v0").exit_code == 2
 
 
+def edit_metadata(identifier, **values):
+    path = minari_store.find(identifier) / "data" / "metadata.json"
+    metadata = json.loads(path.read_text()) | values
+    path.write_text(json.dumps({key: value for key, value in metadata.items() if value is not None}))
+
+
+@pytest.fixture
+def hostile_set(tmp_path, monkeypatch):
+    """A dataset with an environment of a module that must not be imported."""
+    stored("mine/cartpole-v0", "CartPole-v1")
+    spec = json.loads(
+        json.loads((minari_store.find("mine/cartpole-v0") / "data/metadata.json").read_text())["env_spec"]
+    )
+    edit_metadata("mine/cartpole-v0", env_spec=json.dumps(spec | {"id": "hostile_module:Hostile-v0"}))
+    text = "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+    text += "gymnasium.register('Hostile-v0', CartPoleEnv, max_episode_steps=500)\n"
+    (tmp_path / "hostile_module.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "mine/cartpole-v0"
+    sys.modules.pop("hostile_module", None)
+    gymnasium.registry.pop("Hostile-v0", None)
+
+
+def test_env_spec_does_not_import_a_module(hostile_set, capsys):
+    for verb in (["show"], ["convert", "--format", "d4rl"]):
+        assert main(["datasets", verb[0], hostile_set, *verb[1:]]) == 2
+        error = capsys.readouterr().err
+        assert "--env hostile_module:Hostile-v0" in error
+        assert error.count("\n") == 1
+    assert check(hostile_set).exit_code == 2
+    assert "hostile_module" not in sys.modules
+
+
+def test_missing_spaces_do_not_import_a_module(hostile_set):
+    edit_metadata(hostile_set, observation_space=None)
+    with pytest.raises(UserError, match="lacks observation_space"):
+        load(hostile_set, env="CartPole-v1")
+    assert "hostile_module" not in sys.modules
+
+
+def test_user_can_allow_the_module_of_an_env_spec(hostile_set, tmp_path, monkeypatch):
+    assert load(hostile_set, env="hostile_module:Hostile-v0").task.env_id == "hostile_module:Hostile-v0"
+    converted = convert(hostile_set, "d4rl", env="hostile_module:Hostile-v0")
+    with pytest.raises(UserError, match="would import the Python module 'hostile_module'"):
+        load(converted)
+    monkeypatch.setenv(extensions.VARIABLE, "")
+    (tmp_path / "trusted.py").write_text("import hostile_module\nDATASETS = {}\n")
+    extensions.use(tmp_path / "trusted.py")
+    assert load(hostile_set).task.env_id == load(converted).task.env_id == "Hostile-v0"
+
+
+@pytest.mark.parametrize("key", [None, "env_spec", "offline_gntd", "observation_space"])
+def test_metadata_of_100000_brackets_is_one_line(key, capsys):
+    stored("mine/cartpole-v0", "CartPole-v1")
+    if key is None:
+        (minari_store.find("mine/cartpole-v0") / "data" / "metadata.json").write_text("[" * 100_000)
+    else:
+        edit_metadata("mine/cartpole-v0", **{key: "[" * 100_000})
+    code = 0 if key == "offline_gntd" else 2  # notes that cannot be read are ignored
+    for verb in ("show", "check"):
+        assert main(["datasets", verb, "mine/cartpole-v0"]) == code
+        assert capsys.readouterr().err.count("\n") == (1 if code and verb == "show" else 0)
+
+
 @pytest.mark.parametrize("harm", ["metadata", "data", "json", "link"])
-def test_a_damaged_set_is_a_clean_error(tmp_path, harm, capsys):
+def test_damaged_dataset_is_one_line(tmp_path, harm, capsys):
     stored("mine/cartpole-v0", "CartPole-v1")
     data = minari_store.find("mine/cartpole-v0") / "data"
     if harm == "link":
@@ -186,7 +252,7 @@ def test_a_damaged_set_is_a_clean_error(tmp_path, harm, capsys):
 
 @pytest.mark.parametrize("ends", AWKWARD.values(), ids=AWKWARD)
 @pytest.mark.parametrize("layout", ["v0", "v0-old", "v1-replay", "v2"])
-def test_a_d4rl_file_passes_through_minari_without_loss(tmp_path, layout, ends):
+def test_d4rl_file_survives_conversion_to_minari(tmp_path, layout, ends):
     data = arrays(layout, ends=ends)
     assert_round_trip(write(tmp_path / "hopper_medium.hdf5", data))
 
@@ -212,12 +278,12 @@ def assert_round_trip(path):
         assert episode.terminations[-1] or episode.truncations[-1]
 
 
-def test_genuine_excerpts_pass_through_minari_without_loss(shared):
+def test_d4rl_excerpts_survive_conversion_to_minari(shared):
     for file in sorted((shared / "d4rl" / "excerpts").glob("*.hdf5")):
         assert_round_trip(file)
 
 
-def test_a_minari_set_passes_through_d4rls_layout(tmp_path):
+def test_minari_dataset_as_d4rl_file(tmp_path):
     buffers = stored("mujoco/hopper/medium-v0", "Hopper-v5")
     path = convert("mujoco/hopper/medium-v0", "d4rl")
     data = read(path)
@@ -232,7 +298,7 @@ def test_a_minari_set_passes_through_d4rls_layout(tmp_path):
     )
 
 
-def test_converting_does_not_overwrite(tmp_path, capsys):
+def test_convert_does_not_overwrite(tmp_path, capsys):
     path = str(write(tmp_path / "hopper_x.hdf5", arrays()))
     assert main(["datasets", "convert", path, "--format", "minari"]) == 0
     assert capsys.readouterr().out.strip() == "d4rl-files/hopper_x-v0"
@@ -242,38 +308,38 @@ def test_converting_does_not_overwrite(tmp_path, capsys):
     assert main(["datasets", "convert", path, "--format", "d4rl"]) == 2
 
 
-def test_v0_v2_and_minari_are_never_mistaken_for_one_another(tmp_path):
+def test_minari_dataset_does_not_answer_to_a_d4rl_name(tmp_path):
     stored("hopper-medium-v2", "Hopper-v5")  # a Minari set under D4RL's name
     with pytest.raises(UserError, match="datasets fetch hopper-medium-v2"):
         load("hopper-medium-v2")
 
 
-def test_a_built_set_is_a_minari_set_of_ours(monkeypatch):
-    from offline_gntd.datasets import built
+def test_built_dataset_is_stored_as_minari(monkeypatch):
+    from offline_gntd.datasets import built_datasets
 
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 11)).astype(np.float32)
     rows[:, 4], rows[:, -1] = rng.integers(2, size=40), 0
     rows[:-1, 6:10] = rows[1:, :4]
-    built.store("cartpole-replay-s0", rows, np.array([25, 40]), {"seed": 0}, {})
+    built_datasets.store("cartpole-replay-s0", rows, np.array([25, 40]), {"seed": 0}, {})
     dataset = load("cartpole-replay")
     assert (dataset.origin, dataset.name, len(dataset)) == ("built", "cartpole-replay-s0", 40)
     assert dataset.provenance["seed"] == 0
     np.testing.assert_array_equal(dataset.rows[:24].numpy(), rows[:24])
     assert dataset.episode_lengths.tolist() == [25, 15]
-    metadata = json.loads((built.path("cartpole-replay-s0") / "data" / "metadata.json").read_text())
+    metadata = json.loads((built_datasets.path("cartpole-replay-s0") / "data" / "metadata.json").read_text())
     assert metadata["dataset_id"] == "cartpole-replay-s0-v0"
 
 
-def test_offline_a_remote_set_is_one_clear_line(monkeypatch):
+def test_offline_error_is_one_line(monkeypatch):
     from offline_gntd.datasets import exchange
 
     monkeypatch.setattr(exchange, "REMOTES", {"hf": "http://127.0.0.1:9"})
-    with pytest.raises(UserError, match=r"does not answer .* put it in"):
+    with pytest.raises(UserError, match=r"does not answer .* copy it"):
         fetch("mujoco/hopper/medium-v0")
 
 
-def test_actions_are_clipped_to_what_the_environment_takes(capfd):
+def test_actions_are_clipped(capfd):
     import torch
 
     task = load(arrays("v2", "halfcheetah"), env="halfcheetah").task

@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import seeded
 
+from offline_gntd.nn import mlp
 from offline_gntd.nn.mlp import MLP, Tape
 
 
@@ -30,7 +31,7 @@ def test_tape_gradient_equals_autograd(stack, dims):
     torch.testing.assert_close(network(x), expected.detach())
     tape.backward(grad_output)
     gradient = torch.zeros_like(network.flat)
-    tape.weight_grad(gradient, weight)
+    tape.parameter_grad(gradient, weight)
     (expected * grad_output * weight[..., None]).sum().backward()
     for layer, leaf in zip(network.views(gradient), leaves, strict=True):
         torch.testing.assert_close(layer, leaf.grad, rtol=1e-4, atol=1e-5)
@@ -71,3 +72,45 @@ def test_a_copy_shares_no_weights():
     twin = network.copy()
     twin.flat.zero_()
     assert (network.flat != 0).any()
+
+
+def passed(tape, x):
+    """The output and the gradient of Σ output, after a pass over x."""
+    output, gradient = tape.forward(x).clone(), torch.zeros_like(tape.network.flat)
+    tape.backward(1.0)
+    tape.parameter_grad(gradient, torch.ones(*tape.network.stack, tape.batch))
+    return output, gradient, tape.input_grad()
+
+
+def relative_error(measured, expected):
+    return ((measured - expected).norm() / expected.norm()).item()
+
+
+def test_bfloat16_passes_approximate_float32_and_use_the_current_parameters():
+    exact = MLP((5, 64, 64, 1), (2, 2)).initialise(seeded(0, 1))
+    rounded = MLP((5, 64, 64, 1), (2, 2), precision="bfloat16").initialise(seeded(0, 1))
+    assert torch.equal(exact.flat, rounded.flat)
+    tapes = Tape(exact, 32), Tape(rounded, 32)
+    x = torch.randn(2, 2, 32, 5, generator=torch.Generator().manual_seed(7))
+    for _ in range(2):
+        for expected, measured in zip(*(passed(tape, x) for tape in tapes), strict=True):
+            assert measured.dtype == torch.float32
+            assert 0 < relative_error(measured, expected) < 0.1
+        exact.flat.mul_(2)
+        rounded.flat.mul_(2)
+
+
+def test_copies_and_members_keep_the_precision():
+    network = MLP((5, 8, 1), (2, 2), precision="bfloat16").initialise(seeded(0, 1))
+    for other in (network.copy(), network.member(1)):
+        assert Tape(other, 4).inputs[0].dtype == torch.bfloat16
+    assert torch.equal(network.member(1).flat, network.flat[:, 1])
+
+
+def test_a_cpu_without_bfloat16_products_is_reported_once(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    mlp.warn_if_bfloat16_is_slow.cache_clear()
+    for _ in range(2):
+        Tape(MLP((5, 1), (1,), precision="bfloat16"), 4)
+    assert capsys.readouterr().err.count("no AVX512-BF16") == 1
+    mlp.warn_if_bfloat16_is_slow.cache_clear()

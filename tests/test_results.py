@@ -85,7 +85,7 @@ def test_a_run_whose_rows_do_not_fit_is_named(home):
     write_run(STUDY, "dqn", 0, [100.0, 200.0])
     metrics = home / "results/study/cartpole-replay/dqn/seed-0/metrics.csv"
     metrics.write_text("step,bellman_error\n10,1\n10,2\n")
-    with pytest.raises(UserError, match=r"cannot read the run .*seed-0"):
+    with pytest.raises(UserError, match=r"seed-0 is damaged: cannot read scores\.csv"):
         results.read("study")
 
 

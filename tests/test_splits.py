@@ -1,4 +1,4 @@
-"""MuJoCo splits built from scratch: what they hold, the same bytes again, killed or not."""
+"""MuJoCo splits built from scratch: their content, and the same bytes after a kill."""
 
 import dataclasses
 import os
@@ -16,10 +16,10 @@ from offline_gntd import tensors
 from offline_gntd.cli import main
 from offline_gntd.collection import builders, splits, training
 from offline_gntd.collection.builders import build_splits
-from offline_gntd.collection.splits import SIZES, Material, Order, Size
-from offline_gntd.collection.training import Rates, Snapshot, Training, TrainingSettings, measure
+from offline_gntd.collection.splits import SIZES, BuildSpec, Size, TrainedPolicies
+from offline_gntd.collection.training import OnlineTraining, Rates, Snapshot, TrainingSettings, measure
 from offline_gntd.collection.vector_collector import RolloutBuffer, VectorCollector, roll_out
-from offline_gntd.datasets import DatasetNotFound, built, load
+from offline_gntd.datasets import DatasetNotFound, built_datasets, load
 from offline_gntd.datasets.check import check
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import BUILT_IN, Cell, Protocol
@@ -68,7 +68,7 @@ def returns_of(*scores):
 # ---- environments stepped together ----
 
 
-def test_steps_as_episodes_hold_every_step_once_in_the_order_they_began():
+def test_episodes_contain_every_step_once_in_order():
     task = LOCOMOTION["hopper"].task()
     rows = torch.arange(12.0).view(6, 2, 1).expand(6, 2, 27).clone()  # round · 2 + environment
     rows[..., -1] = 0
@@ -84,11 +84,11 @@ def test_steps_as_episodes_hold_every_step_once_in_the_order_they_began():
     assert steps.episodes(1)[1].tolist() == [1]
     rewards = rows[..., task.obs_dim + task.action_dim]
     wanted = [rewards[:2, 0].sum(), rewards[2:4, 0].sum(), rewards[:3, 1].sum()]
-    assert steps.whole_returns(task).tolist() == wanted
+    assert steps.complete_returns(task).tolist() == wanted
 
 
 @pytest.mark.parametrize("body", LOCOMOTION)
-def test_collectors_store_what_happened_and_go_on_from_a_state(body, capfd):
+def test_collector_continues_from_a_state(body, capfd):
     task = LOCOMOTION[body].task()
     whole = roll_out(task, random_actions(task), 120, (5, 0), environments=2)
     rows, ends = whole.episodes(120)
@@ -111,15 +111,15 @@ def test_collectors_store_what_happened_and_go_on_from_a_state(body, capfd):
     assert captured.out == captured.err == ""
 
 
-def test_a_time_limit_is_no_termination():
+def test_time_limit_is_not_a_termination():
     task = dataclasses.replace(LOCOMOTION["halfcheetah"].task(), env_options={"max_episode_steps": 7})
     steps = roll_out(task, random_actions(task), 40, (0, 0), environments=2)
     assert not steps.rows[..., -1].any()
     assert steps.truncated.nonzero()[:, 0].tolist() == [6, 6, 13, 13]
-    assert len(steps.whole_returns(task)) == 4
+    assert len(steps.complete_returns(task)) == 4
 
 
-# ---- the levels ----
+# ---- medium and expert ----
 
 
 @pytest.mark.parametrize(
@@ -139,20 +139,20 @@ def test_medium_and_expert(scores, medium, expert):
     assert splits.expert(snapshots) is snapshots[expert]
 
 
-def test_full_size_is_d4rl_s():
+def test_full_size_matches_d4rl():
     full = SIZES["full"]
-    assert full.practice.steps == full.transitions == 1_000_000
-    assert splits.RECIPES["hopper-medium-expert-local"].rows(full) == 2_000_000
+    assert full.training.steps == full.transitions == 1_000_000
+    assert splits.SPLITS["hopper-medium-expert-local"].rows(full) == 2_000_000
     assert full.rolled_out == 1_000_000
     small = SIZES["small"]
-    assert (small.practice.steps, small.transitions, small.mixed_transitions) == (300_000, 200_000, 200_000)
+    assert (small.training.steps, small.transitions, small.mixed_transitions) == (300_000, 200_000, 200_000)
 
 
-# ---- the sets ----
+# ---- datasets ----
 
 
-def test_all_splits_of_a_body_from_one_training(quick, monkeypatch, capsys):
-    names = [name for name in splits.RECIPES if name.startswith("hopper")]
+def test_one_training_gives_all_splits_of_a_body(quick, monkeypatch, capsys):
+    names = [name for name in splits.SPLITS if name.startswith("hopper")]
     sets = dict(zip(names, build_splits(names, quick, quiet=True), strict=True))
     random, medium, medium_replay, medium_expert, expert, full_replay = sets.values()
     assert [len(s) for s in (random, medium, medium_expert, expert)] == [301] * 4
@@ -172,7 +172,7 @@ def test_all_splits_of_a_body_from_one_training(quick, monkeypatch, capsys):
     assert medium.provenance["training"]["updates"] == 100
 
     # whatever was trained is not trained again
-    monkeypatch.setattr(Training, "train_step", None)
+    monkeypatch.setattr(OnlineTraining, "train_step", None)
     monkeypatch.setattr(builders, "measure", None)
     (again,) = build_splits(["hopper-medium-local"], quick, force=True, quiet=True)
     assert again.sha256 == medium.sha256
@@ -190,7 +190,7 @@ def test_all_splits_of_a_body_from_one_training(quick, monkeypatch, capsys):
     }
 
 
-def test_the_same_seed_gives_the_same_bytes(quick, monkeypatch, tmp_path):
+def test_same_seed_gives_the_same_bytes(quick, monkeypatch, tmp_path):
     names = ["hopper-random-local", "hopper-medium-expert-local", "hopper-full-replay-local"]
     sums = {}
     for place, seed in (("one", 0), ("two", 0), ("other", 1)):
@@ -203,62 +203,66 @@ def test_the_same_seed_gives_the_same_bytes(quick, monkeypatch, tmp_path):
 # ---- only the training that is needed ----
 
 
-def test_the_random_split_is_built_without_a_training(home, monkeypatch, capsys):
+def test_random_split_needs_no_training(home, monkeypatch, capsys):
     monkeypatch.setattr(training, "OnlineBatches", None)  # no training can be made
     began = time.monotonic()
     assert main(["datasets", "build", "hopper-random-local", "--transitions", "2000"]) == 0
     assert time.monotonic() - began < 20
     captured = capsys.readouterr()
     assert "2,000 transitions" in captured.out
-    assert "training" not in captured.err
+    assert re.search(
+        r"Hopper-v4: rolling out 2,000 steps takes about \d+ s \(measured: [\d,]+ steps/s\)", captured.err
+    )
     assert not (home / "datasets" / "trainings").exists()
     dataset = load("hopper-random-local")
     assert check(dataset.name).verdict == "sound"
     assert "training" not in dataset.provenance
     assert dataset.provenance["level"].startswith("random policy, score ")
     # it is the same set whatever the settings of a training are, and its command repeats it
-    longer = dataclasses.replace(SIZES["small"].of_rows(2000), practice=TrainingSettings(steps=500_000))
+    longer = dataclasses.replace(SIZES["small"].of_rows(2000), training=TrainingSettings(steps=500_000))
     assert build_splits([dataset.name], longer, quiet=True)[0].sha256 == dataset.sha256
     assert main([*dataset.provenance["command"].split()[1:], "--force"]) == 0
     assert load(dataset.name).sha256 == dataset.sha256
 
 
-def test_environments_that_do_not_divide_a_training_do_for_random_actions():
+def test_random_split_accepts_any_number_of_environments():
     size = Size(TrainingSettings(environments=7), 30, 30)
     assert len(build_splits(["hopper-random-local"], size, quiet=True)[0]) == 30
     with pytest.raises(UserError, match="steps must be a multiple of the 7 environments"):
         build_splits(["hopper-random-local", "hopper-medium-local"], size, quiet=True)
 
 
-def test_only_bodies_that_need_it_are_trained_and_the_time_is_said_before(home, capsys):
+def test_only_needed_bodies_are_trained_and_the_time_is_announced(home, capsys):
     names = ["walker2d-random-local", "hopper-random-local", "hopper-full-replay-local"]
     assert main(["datasets", "build", *names, *FLAGS, "--workers", "1"]) == 0
     assert [folder.name[:6] for folder in (home / "datasets" / "trainings").iterdir()] == ["Hopper"]
     error = capsys.readouterr().err
-    (line,) = [line.strip() for line in error.replace("\r", "\n").splitlines() if "takes about" in line]
+    (line,) = [line.strip() for line in error.replace("\r", "\n").splitlines() if "training 400" in line]
     assert re.fullmatch(
-        r"Hopper-v4: training 400 steps with 100 updates takes about \d+ (s|min) "
+        r"Hopper-v4: training 400 steps with 100 updates and rolling out 301 steps takes about \d+ (s|min) "
         r"\(measured: [\d,]+ steps/s, [\d,]+ updates/s\)",
         line,
     )
-    # a finished training is not announced
+    # a finished training is not announced, nor what was rolled out before
     assert main(["datasets", "build", "hopper-medium-local", *FLAGS]) == 0
+    assert "Hopper-v4: rolling out 301 steps takes about" in capsys.readouterr().err
+    assert main(["datasets", "build", "hopper-medium-local", *FLAGS, "--force"]) == 0
     assert "takes about" not in capsys.readouterr().err
 
 
-def test_a_training_that_goes_on_is_announced_with_what_is_left(capsys):
+def test_resumed_training_is_announced_with_the_remaining_steps(capsys):
     def stop(training):
         if training.step == 304:
             raise Stopped
 
     with pytest.raises(Stopped):
-        Training(HOPPER, QUICK, 0).run(stop, checkpoint_seconds=0)
+        OnlineTraining(HOPPER, QUICK, 0).run(stop, checkpoint_seconds=0)
     assert main(["datasets", "build", "hopper-full-replay-local", *FLAGS]) == 0
     error = capsys.readouterr().err
     assert "training 100 steps with 50 updates takes about" in error  # the last checkpoint was at 300
 
 
-def test_seconds_of_a_training_by_its_rates():
+def test_estimated_time_of_a_training():
     rates = Rates(steps=1_000.0, updates=10.0, episode_limit=1_000)
     # 400 steps and four evaluations of two episodes, and 100 updates
     assert rates.seconds(QUICK) == pytest.approx(0.4 + 8 + 10)
@@ -266,8 +270,8 @@ def test_seconds_of_a_training_by_its_rates():
     assert rates.seconds(QUICK, since=400) == 0
 
 
-def test_measuring_leaves_a_training_as_it_is(home):
-    trained = Training(HOPPER, QUICK, 0)
+def test_measuring_does_not_change_a_training(home):
+    trained = OnlineTraining(HOPPER, QUICK, 0)
     before = trained.generators[0].get_state()
     rates = measure(HOPPER, QUICK)
     assert rates.steps > 0
@@ -278,19 +282,19 @@ def test_measuring_leaves_a_training_as_it_is(home):
     assert not list(home.iterdir())
 
 
-def test_levels_are_said_on_the_card_and_in_the_results(quick, capsys):
-    order = Order("hopper", quick)
-    trained = Training(order.task, quick.practice, 0)
+def test_behaviour_scores_are_shown_and_recorded(quick, capsys):
+    spec = BuildSpec("hopper", quick)
+    trained = OnlineTraining(spec.task, quick.training, 0)
     trained.run()
-    policies = Material(order, trained, lambda state, steps: None).policies
+    policies = TrainedPolicies(spec, trained, lambda state, steps: None).snapshots
     build_splits(["hopper-medium-local", "hopper-medium-replay-local"], quick, quiet=True)
     greedy = f"scored {HOPPER.score(policies['medium'].greedy_return):.1f} at step"
     main(["datasets", "show", "hopper-medium-local"])
-    card = capsys.readouterr().out
-    assert f"{greedy} {policies['medium'].step} of 400 without noise" in card
-    assert "--steps 400" in card
-    steps = Material(order, trained, lambda state, steps: None).rolled_out("medium")
-    assert f"medium policy, score {HOPPER.score(steps.whole_returns(HOPPER).mean()):.1f}" in card
+    shown = capsys.readouterr().out
+    assert f"{greedy} {policies['medium'].step} of 400 without noise" in shown
+    assert "--steps 400" in shown
+    steps = TrainedPolicies(spec, trained, lambda state, steps: None).rolled_out("medium")
+    assert f"medium policy, score {HOPPER.score(steps.complete_returns(HOPPER).mean()):.1f}" in shown
     assert greedy in load("hopper-medium-replay-local").provenance["level"]
     protocol = Protocol(steps=2, evaluate_every=2, evaluate_episodes=1)
     run = Run(Cell("table2-local", "hopper-medium-local", "bc@batch_size=8", (0,), protocol))
@@ -298,14 +302,14 @@ def test_levels_are_said_on_the_card_and_in_the_results(quick, capsys):
     assert run.records[0].description["dataset_level"] == load("hopper-medium-local").provenance["level"]
 
 
-def test_table2_local_names_sets_that_can_be_built():
-    assert set(BUILT_IN["table2-local"].datasets) < set(built.TASKS)
+def test_table2_local_datasets_can_be_built():
+    assert set(BUILT_IN["table2-local"].datasets) < set(built_datasets.TASKS)
     with pytest.raises(DatasetNotFound, match="datasets build walker2d-expert-local"):
         load("walker2d-expert-local")
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param("td3_bc", marks=pytest.mark.slow), "gntd3_bc"])
-def test_a_training_of_a_seed_is_the_same_stopped_or_not(algorithm, monkeypatch, tmp_path):
+def test_stopped_training_gives_the_same_bits(algorithm, monkeypatch, tmp_path):
     settings = dataclasses.replace(QUICK, algorithm=algorithm + SMALL)
 
     def trained(place, seed, *stops):
@@ -317,8 +321,8 @@ def test_a_training_of_a_seed_is_the_same_stopped_or_not(algorithm, monkeypatch,
                     raise Stopped
 
             with pytest.raises(Stopped):
-                Training(HOPPER, settings, seed).run(report, checkpoint_seconds=0)
-        last = Training(HOPPER, settings, seed)
+                OnlineTraining(HOPPER, settings, seed).run(report, checkpoint_seconds=0)
+        last = OnlineTraining(HOPPER, settings, seed)
         last.run(checkpoint_seconds=0)
         return last
 
@@ -332,9 +336,9 @@ def test_a_training_of_a_seed_is_the_same_stopped_or_not(algorithm, monkeypatch,
     assert not torch.equal(other.samples.rows, whole.samples.rows)
 
 
-def test_killed_and_resumed_the_data_is_the_same(quick, monkeypatch, tmp_path):
+def test_killed_build_gives_the_same_data(quick, monkeypatch, tmp_path):
     names = ["hopper-medium-local", "hopper-medium-replay-local", "hopper-full-replay-local"]
-    size = dataclasses.replace(quick, practice=dataclasses.replace(QUICK, steps=1_200))
+    size = dataclasses.replace(quick, training=dataclasses.replace(QUICK, steps=1_200))
     command = [sys.executable, "-m", "offline_gntd", "datasets", "build", *names, *FLAGS, "--steps", "1200"]
     environment = os.environ | {"OFFLINE_GNTD_HOME": str(tmp_path / "killed")}
     process = subprocess.Popen(
@@ -358,7 +362,7 @@ def test_killed_and_resumed_the_data_is_the_same(quick, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_bodies_built_at_once_are_those_built_alone(quick, monkeypatch, tmp_path):
+def test_parallel_build_gives_the_same_data(quick, monkeypatch, tmp_path):
     names = ["hopper-medium-local", "walker2d-medium-local", "halfcheetah-expert-local"]
     monkeypatch.setenv("OFFLINE_GNTD_HOME", str(tmp_path / "together"))
     together = [dataset.sha256 for dataset in build_splits(names, quick, workers=2, quiet=True)]
@@ -366,16 +370,16 @@ def test_bodies_built_at_once_are_those_built_alone(quick, monkeypatch, tmp_path
     assert together == [build_splits([name], quick, quiet=True)[0].sha256 for name in names]
 
 
-def test_a_damaged_training_is_said_and_not_trusted(quick):
+def test_damaged_training_is_reported(quick):
     build_splits(["hopper-full-replay-local"], quick, quiet=True)
-    folder = Training(HOPPER, QUICK, 0).folder
+    folder = OnlineTraining(HOPPER, QUICK, 0).folder
     (folder / "checkpoint.pt").write_bytes(b"no checkpoint")
     with pytest.raises(UserError, match="delete its folder and start again"):
         build_splits(["hopper-expert-local"], quick, quiet=True)
 
 
-def test_nothing_pickled_is_run(quick, tmp_path):
-    trained = Training(HOPPER, QUICK, 0)
+def test_pickled_code_is_not_run(quick, tmp_path):
+    trained = OnlineTraining(HOPPER, QUICK, 0)
     trained.folder.mkdir(parents=True)
 
     class Evil:
@@ -401,7 +405,7 @@ def test_nothing_pickled_is_run(quick, tmp_path):
         (["hopper-medium-local", "--algorithm", "cql"], "must be td3_bc or gntd3_bc, not cql"),
         (["hopper-medium-local", "--algorithm", "td4"], "no algorithm 'td4'"),
         (["hopper-medium-local", "--set", "warmup=0"], "did you mean 'warm_up'"),
-        (["hopper-medium-local", "--set", "warm_up"], "field=value"),
+        (["hopper-medium-local", "--set", "warm_up"], "FIELD=VALUE"),
         (["hopper-random-local", "--set", "environments=0"], "environments must be at least 1, not 0"),
         (["hopper-random-local", "--steps", "20000"], "--steps applies only to splits that need a training"),
         (["hopper-medium-local", "--checkpoint-seconds", "-1"], "--checkpoint-seconds must be at least 0"),
@@ -409,7 +413,7 @@ def test_nothing_pickled_is_run(quick, tmp_path):
         (["cartpole-replay", "--size", "full"], "--size applies only to MuJoCo datasets"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
+def test_bad_input_is_one_line(arguments, words, home, capsys):
     assert main(["datasets", "build", *arguments]) == 2
     error = capsys.readouterr().err
     assert words in error
@@ -417,9 +421,9 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
     assert not list(home.iterdir())
 
 
-def test_updates_keep_their_rate_whatever_it_is():
+def test_number_of_updates_follows_the_rate():
     settings = dataclasses.replace(QUICK, updates_per_step=0.3)
-    trained = Training(HOPPER, settings, 0)
+    trained = OnlineTraining(HOPPER, settings, 0)
     assert [settings.updates(since) for since in (0, 200, 300, 400)] == [60, 60, 30, 0]
     trained.run()
     assert int(trained.agent.updates) == 60  # 0.3 of the 200 steps after the warm-up

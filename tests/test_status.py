@@ -45,7 +45,7 @@ def half_done(small_dataset, monkeypatch):
 
     assert attempt(cells[2], Options(), fail).kind == "failed"
     monkeypatch.setattr("offline_gntd.experiments.run.LARGEST_VALUE", 0.0)
-    assert attempt(cells[3], Options()).kind == "done"
+    assert attempt(cells[3], Options()).kind == "diverged"
     return cells
 
 
@@ -93,7 +93,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(half_done, home):
     path.write_text("{")
     found = status.read(name)
     assert len(found.runs) == len(before.runs)
-    assert [run.state for run in found.runs if run.error and "remove its folder" in run.error] == ["failed"]
+    assert [run.state for run in found.runs if run.error and "delete its folder" in run.error] == ["failed"]
 
 
 def test_a_run_whose_owner_died_waits(half_done):

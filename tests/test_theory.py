@@ -10,21 +10,21 @@ import torch
 
 from offline_gntd.analysis import render
 from offline_gntd.cli import main
-from offline_gntd.nn.exact import dense_direction, dual_direction
-from offline_gntd.theory import regression, runner, theorems
-from offline_gntd.theory import tables as analysis
-from offline_gntd.theory.approximations import SETTINGS, Linear, approximation
-from offline_gntd.theory.chains import PROBLEMS, chains
+from offline_gntd.nn.exact import direction
+from offline_gntd.theory import runner, tables, theorems
 from offline_gntd.theory.directions import Comparison, angle
 from offline_gntd.theory.policy_evaluation import (
+    Trial,
     curvature,
     frequencies,
     gauss_newton,
     iterates,
     mean_residual,
+    projection_error,
+    recorded,
 )
+from offline_gntd.theory.problems import PROBLEMS, SETTINGS, Linear, approximation, chains
 from offline_gntd.theory.tables import contraction, samples_needed
-from offline_gntd.theory.trials import Trial, projection_error, recorded
 
 DISCOUNT = 0.9
 SEEDS = 3
@@ -65,7 +65,7 @@ def test_the_backup_contracts_in_the_stationary_norm(problem):
     assert (apart <= DISCOUNT * problem.norm(one - other)).all()
 
 
-def test_a_reward_makes_any_function_the_value(problem):
+def test_rewarded_for_makes_any_function_the_value_function(problem):
     wanted = torch.randn_like(problem.reward)
     torch.testing.assert_close(problem.rewarded_for(wanted).values, wanted)
 
@@ -90,7 +90,7 @@ def test_the_population_step_contracts_at_the_stated_rate(problem, beta):
         assert (after <= theorems.rate(DISCOUNT, beta) * before + 1e-12).all()
 
 
-def test_the_linear_theorem_holds_at_its_own_step(problem):
+def test_the_linear_theorem_holds_at_its_step(problem):
     made = approximation("linear", problem.reward.shape[-1], 1, generators(1))
     problem = problem.rewarded_for(made.linearised(start(made))[0])
     smallest = torch.linalg.eigvalsh(curvature(problem, made.features))[:, 0]
@@ -113,12 +113,16 @@ def test_jacobians_are_derivatives(setting):
     assert made.features.norm(dim=-1).max() <= 1 + 1e-12
 
 
-def test_the_two_forms_of_the_exact_direction_agree():
-    J, residual = torch.randn(SEEDS, 7, 11, dtype=torch.float64), torch.randn(SEEDS, 7, dtype=torch.float64)
-    torch.testing.assert_close(dense_direction(J, residual, 0.1), dual_direction(J, residual, 0.1))
+@pytest.mark.parametrize(("samples", "parameters"), [(7, 11), (11, 7)])
+def test_the_exact_direction_is_algorithm_1(samples, parameters):
+    J = torch.randn(SEEDS, samples, parameters, dtype=torch.float64)
+    residual = torch.randn(SEEDS, samples, dtype=torch.float64)
+    H, g = J.mT @ J / samples, (J.mT @ residual[..., None]) / samples
+    expected = torch.linalg.solve(H + 0.1 * torch.eye(parameters, dtype=torch.float64), g)[..., 0]
+    torch.testing.assert_close(direction(J, residual, 0.1), expected)
 
 
-def test_counts_are_as_good_as_the_tuples_themselves(problem):
+def test_counting_tuples_gives_the_step_of_the_tuples(problem):
     """Algorithm 1 written out tuple by tuple gives the step that counting them gives."""
     made = approximation("relu", problem.reward.shape[-1], 5, generators(1))
     Q, J = made.linearised(start(made))
@@ -131,16 +135,16 @@ def test_counts_are_as_good_as_the_tuples_themselves(problem):
         pair, following = pairs.repeat_interleave(times, 0).T
         delta = Q[seed, pair] - problem.reward[seed, pair] - DISCOUNT * Q[seed, following]
         assert len(delta) == 50
-        torch.testing.assert_close(d[seed], dense_direction(J[seed, pair], delta, 0.1))
+        torch.testing.assert_close(d[seed], direction(J[seed, pair], delta, 0.1))
 
 
-def test_many_tuples_come_near_the_expectation(problem):
+def test_frequencies_converge_to_the_joint_distribution(problem):
     few, many = (frequencies(problem, n, generators(2)) for n in (100, 1_000_000))
     torch.testing.assert_close(many, problem.joint, atol=2e-3, rtol=0)
     assert (few - problem.joint).abs().max() > (many - problem.joint).abs().max()
 
 
-def test_the_projection_error_is_that_of_least_squares():
+def test_projection_error_equals_least_squares():
     problem = chains("random", generators(), DISCOUNT)
     made = approximation("linear", problem.reward.shape[-1], 1, generators(1))
     weight = problem.stationary[0].sqrt()
@@ -162,19 +166,19 @@ def test_more_samples_lower_the_floor():
     assert (many < few / 8).all()
 
 
-def test_a_trial_is_the_same_every_time():
+def test_a_trial_is_deterministic():
     trial = Trial("smooth", samples=32, iterations=10, seeds=2)
     for (name, k, one), (_, _, again) in zip(trial.measure(), trial.measure(), strict=True):
         assert torch.equal(one, again), (name, k)
 
 
-def test_recorded_iterations_begin_and_end():
+def test_recorded_iterations_include_first_and_last():
     assert recorded(3) == [0, 1, 2, 3]
     assert recorded(1000)[-1] == 1000
     assert len(recorded(1000)) < 60
 
 
-def test_kfac_is_exact_where_it_should_be():
+def test_kfac_is_exact_for_one_linear_layer():
     """Of one linear layer with one output G is 1 and H = P: K-FAC with ω is along the exact step with √ω."""
     kfac, exact = (
         {name: values for name, _, values in Comparison(depth=0, damping=damping, seeds=2).measure()}
@@ -184,7 +188,7 @@ def test_kfac_is_exact_where_it_should_be():
     assert (kfac["kfac_angle"] < kfac["gradient_angle"]).all()
 
 
-def test_no_direction_reaches_farther_than_the_exact_one_without_damping():
+def test_the_undamped_exact_direction_has_the_largest_reach():
     measured = {name: values for name, _, values in Comparison(damping=1e-4, seeds=3).measure()}
     assert (measured["exact_reach"] >= measured["kfac_reach"] - 1e-3).all()
     assert (measured["exact_reach"] >= measured["gradient_reach"] - 1e-3).all()
@@ -210,13 +214,13 @@ def small(monkeypatch, tmp_path):
         if isinstance(m, Trial) or m.width == 16
     ]
     monkeypatch.setattr(runner, "SHORT", 3)
-    monkeypatch.setattr(regression, "DRAWS", 20)
-    monkeypatch.setattr(analysis, "USUAL", Trial("linear", iterations=4))
+    monkeypatch.setattr(tables, "DRAWS", 20)
+    monkeypatch.setattr(tables, "USUAL", Trial("linear", iterations=4))
     monkeypatch.setattr(runner, "measurements", lambda: {runner.key(m): m for m in short})
     return tmp_path
 
 
-def test_every_measurement_of_the_experiment_works_and_ships(small):
+def test_measurements_are_made_tabulated_and_exported(small):
     for measurement in runner.measurements().values():
         runner.make(measurement)
     measured, missing = runner.read()
@@ -250,7 +254,7 @@ def test_every_measurement_of_the_experiment_works_and_ships(small):
     assert runner.run() == (0, len(runner.measurements()))  # so are those that were shipped
 
 
-def test_what_is_missing_is_said_and_nothing_is_fitted_without_it(small, capsys):
+def test_missing_measurements_are_reported_and_nothing_is_fitted_to_the_rest(small, capsys):
     *there, missing = [m for m in runner.measurements().values() if isinstance(m, Comparison)]
     for measurement in there:
         runner.make(measurement)
@@ -260,8 +264,8 @@ def test_what_is_missing_is_said_and_nothing_is_fitted_without_it(small, capsys)
     count = len(wanted) - len(there)
     assert f"INCOMPLETE: {count} measurements are missing, in 7 cells" in table.out
     assert "| linear, random | everything | — | — | missing |" in table.out
-    assert f"| {analysis.setting_of(missing)} | everything | — | — | missing |" in table.out
-    assert f"missing: {analysis.setting_of(missing)}: measurement {runner.key(missing)}" in table.err
+    assert f"| {tables.setting_of(missing)} | everything | — | — | missing |" in table.out
+    assert f"missing: {tables.setting_of(missing)}: measurement {runner.key(missing)}" in table.err
     assert main(["figure", "theory"]) == 2
     assert main(["report"]) == 0
     report = (runner.home() / "analysis" / "report.html").read_text()
@@ -269,7 +273,7 @@ def test_what_is_missing_is_said_and_nothing_is_fitted_without_it(small, capsys)
     assert f"{count} measurements of theory are missing" in capsys.readouterr().err
 
 
-def test_what_is_stopped_goes_on(small):
+def test_a_stopped_run_computes_only_what_is_missing(small):
     first, *_ = runner.measurements().values()
     runner.make(first)
     written = small / "results" / "theory" / f"{runner.key(first)}.json"
@@ -310,22 +314,22 @@ def test_commands(small, capsys):
     assert not list(small.iterdir())
 
 
-def test_slopes_find_a_power_and_doubt_what_varies():
+def test_exponent_of_a_power_law_and_its_interval():
     x = np.array([1.0, 2, 4, 8])
-    exact = regression.exponent(x, np.outer(3 * x**-1.5, np.ones(4)))
+    exact = tables.exponent(x, np.outer(3 * x**-1.5, np.ones(4)))
     assert exact == pytest.approx((-1.5, -1.5, -1.5))
     steep, flat = x**-2.0, x**-1.0
-    varied = regression.exponent(x, np.stack([steep, flat], 1))
+    varied = tables.exponent(x, np.stack([steep, flat], 1))
     assert varied.low < varied.value < varied.high
-    assert np.isnan(regression.slope(x, np.array([1.0, np.nan, np.inf, 2])))
+    assert np.isnan(tables.slope(x, np.array([1.0, np.nan, np.inf, 2])))
 
 
-def test_a_contraction_is_read_off_its_path():
+def test_contraction_rate_of_a_geometric_path():
     path = pd.DataFrame({0: [1.0, 0.25, 0.0625], 1: [1.0, 0.01, 0.0]}, index=[0, 1, 2])
     assert contraction(path) == pytest.approx([0.5, 0.1])
 
 
-def test_samples_are_counted_where_the_error_first_falls_below():
+def test_samples_needed_counts_to_the_first_error_below_a_level():
     paths = {(10, 0.1): np.array([1.0, 0.5, 0.1]), (100, 0.1): np.array([1.0, 0.05, 0.01])}
     needed = samples_needed(paths, np.array([0, 1, 2]), np.array([0.5, 0.05, 0.001]))
     assert needed.tolist() == [10, 100, np.inf]

@@ -10,7 +10,7 @@ from offline_gntd.transitions import Sampler, from_rows, row_width
 CARTPOLE = Task("CartPole-v1", 4, 2, True, 0.0, 500.0, "test")
 
 
-def test_every_row_is_drawn_alike_and_comes_whole():
+def test_rows_are_drawn_uniformly_and_unchanged():
     data, sample = rows(50), Sampler(TASK, 1_000, seeded(0))
     counts = torch.zeros(len(data))
     for _ in range(10):
@@ -24,14 +24,14 @@ def test_every_row_is_drawn_alike_and_comes_whole():
     assert ((counts - 200) ** 2 / 200).sum() < 85.4  # χ² with 49 degrees of freedom: one time in a thousand
 
 
-def test_a_seed_s_draws_are_its_own():
+def test_draws_of_a_seed_do_not_depend_on_other_seeds():
     data = rows()
     alone, together = Sampler(TASK, 32, seeded(5))(data), Sampler(TASK, 32, seeded(1, 5))(data)
     for one, both in zip(alone, together, strict=True):
         assert torch.equal(both[1], one[0])
 
 
-def test_a_batch_lasts_until_the_next_is_drawn_and_discrete_actions_are_of_their_rows():
+def test_batch_is_valid_until_the_next_draw():
     data = torch.arange(30.0)[:, None].expand(30, row_width(CARTPOLE))
     sample = Sampler(CARTPOLE, 8, seeded(0))
     first = sample(data)

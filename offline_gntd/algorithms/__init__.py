@@ -20,7 +20,7 @@ from typing import Any
 
 from offline_gntd import extensions
 from offline_gntd.algorithms import bc, bcq, cql, iql, policy_gradient, q_learning, rebrac, td3_bc
-from offline_gntd.algorithms.preset import Preset
+from offline_gntd.algorithms.agent import Preset
 from offline_gntd.configuration import replace, to_text
 from offline_gntd.errors import UserError, unknown
 
@@ -38,7 +38,7 @@ CATALOGUE: dict[str, Preset] = {
 
 def catalogue() -> dict[str, Preset]:
     """Ours and those of the user's own files."""
-    own = extensions.own("PRESETS", CATALOGUE)
+    own = extensions.user_entries("PRESETS", CATALOGUE)
     for name, entry in own.items():
         if not isinstance(entry, Preset):
             raise UserError(f"PRESETS[{name!r}] must be a Preset, not {type(entry).__name__}")

@@ -1,20 +1,39 @@
-"""The base of the agents that train a stack of seeds at once."""
+"""A preset, and the base classes of agents on the fast path: stacked networks, gradients by a tape."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.preset import check_actions
+from offline_gntd.errors import UserError
 from offline_gntd.nn.critic import Critic
 from offline_gntd.nn.mlp import MLP
 from offline_gntd.nn.normaliser import Normaliser, Statistics
 from offline_gntd.tasks import Task
 
 
+@dataclass(frozen=True)
+class Preset:
+    """Settings under the name that a table shows."""
+
+    label: str
+    config: Any
+
+
+def check_actions(config: Any, task: Task) -> None:
+    """Raise UserError if an algorithm for discrete actions is given a continuous task, or vice versa."""
+    kinds = {True: "discrete", False: "continuous"}
+    if config.discrete != task.discrete:
+        raise UserError(
+            f"{type(config).__name__} is for {kinds[config.discrete]} actions, but {task.env_id} has "
+            f"{kinds[task.discrete]} actions. See: offline-gntd algorithms"
+        )
+
+
 class Agent:
-    """Holds the settings, the task, one generator per seed and the observation normaliser."""
+    """Trains a stack of seeds. Holds the settings, the task, one generator per seed and the normaliser."""
 
     def __init__(
         self,
@@ -31,7 +50,8 @@ class Agent:
 
     def networks(self, *dims: int, per_seed: tuple[int, ...] = ()) -> MLP:
         """Initialised networks with these layer sizes, stacked as (seeds, *per_seed)."""
-        return MLP(dims, (self.seeds, *per_seed), self.device).initialise(self.generators)
+        precision = getattr(self.config, "precision", "float32")
+        return MLP(dims, (self.seeds, *per_seed), self.device, precision).initialise(self.generators)
 
 
 class TwinCriticAgent(Agent):
@@ -40,8 +60,8 @@ class TwinCriticAgent(Agent):
     critic: Critic
 
     def twin_critics(self) -> Critic:
-        config, pair = self.config, self.task.obs_dim + self.task.action_dim
-        networks = self.networks(pair, *config.hidden_dims, 1, per_seed=(2,))
+        config, input_dim = self.config, self.task.obs_dim + self.task.action_dim
+        networks = self.networks(input_dim, *config.hidden_dims, 1, per_seed=(2,))
         return Critic(
             networks, config.batch_size, config.critic_learning_rate, config.critic_optimiser, config.kfac
         )

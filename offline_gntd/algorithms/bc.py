@@ -1,6 +1,6 @@
 """Behaviour cloning: a deterministic policy fitted to the dataset's actions by mean squared error.
 
-Its network and defaults are those of TD3+BC's actor, so the two differ by the critic alone.
+Its network and defaults are those of TD3+BC's actor, so that the two differ only in the critic.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.agent import Agent
-from offline_gntd.algorithms.preset import Preset, require_positive, require_precision
+from offline_gntd import checks
+from offline_gntd.algorithms.agent import Agent, Preset
 from offline_gntd.nn.learner import state_of
+from offline_gntd.nn.mlp import PRECISIONS
 from offline_gntd.nn.policies import Policy
 from offline_gntd.transitions import Transitions
 
@@ -22,13 +23,13 @@ class BC:
     batch_size: int = 256
     learning_rate: float = 3e-4
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = False  # not a field: the kind of actions
 
     def __post_init__(self):
-        require_positive(self, "hidden_dims", "batch_size", "learning_rate")
-        require_precision(self)
+        checks.positive(self, "hidden_dims", "batch_size", "learning_rate")
+        checks.choice(self, "precision", PRECISIONS)
 
     def agent(self, *args) -> "BCAgent":
         return BCAgent(self, *args)
@@ -45,7 +46,7 @@ class BCAgent(Agent):
 
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
-        """One step down E[(π(s) − a)²]."""
+        """One step of the policy; loss = E[(π(s) − a)²]."""
         action = self.policy.forward(self.normalise(batch.obs))  # [seeds, batch, action_dim]
         error = action - batch.action
         self.policy.backward(error * (2 / error[0].numel()))  # the mean is over batch and action dimensions
@@ -53,7 +54,7 @@ class BCAgent(Agent):
         return {"loss": error.square()}
 
     def measure(self, transitions: Sequence[Transitions]) -> dict[str, Tensor]:
-        """Nothing: there is no value function."""
+        """No metrics: there is no value function."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """BCQ for continuous actions (Fujimoto, Meger & Precup 2019); with kfac set, Gauss-Newton critics.
 
-A variational auto-encoder of the data's actions proposes candidates, a perturbation network moves each by at
-most Φ, and the critics choose among the candidates.
+A variational auto-encoder (VAE) of the data's actions proposes candidates, a perturbation network moves each
+by at most Φ, and the critics choose among them.
 """
 
 from collections.abc import Sequence
@@ -10,33 +10,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.agent import TwinCriticAgent
+from offline_gntd import checks
+from offline_gntd.algorithms.agent import Preset, TwinCriticAgent
 from offline_gntd.algorithms.bellman import bellman_target, td_errors
-from offline_gntd.algorithms.preset import (
-    Preset,
-    require_discount,
-    require_fraction,
-    require_nonnegative,
-    require_positive,
-    require_precision,
-)
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
-from offline_gntd.nn.mlp import MLP, Tape
+from offline_gntd.nn.mlp import MLP, PRECISIONS, Tape
 from offline_gntd.nn.noise import normal
 from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.nn.policies import Policy
 from offline_gntd.transitions import Transitions
 
-LATENT_CLIP = 0.5  # of the latents that actions are generated from
+LATENT_CLIP = 0.5  # limit on the latents that actions are decoded from
 LOG_STD_RANGE = (-4.0, 15.0)  # of the encoder
-ACTING_SEED = 0  # of the latents that `act` uses
+ACTING_SEED = 0  # for the latents of `act`
 
 
 @dataclass(frozen=True)
 class BCQ:
     hidden_dims: tuple[int, ...] = (400, 300)  # of critics and perturbation network
-    vae_hidden_dims: tuple[int, ...] = (750, 750)  # of encoder and decoder; the latent has 2 · action_dim
+    vae_hidden_dims: tuple[int, ...] = (
+        750,
+        750,
+    )  # of encoder and decoder; latents have 2 · action_dim
     batch_size: int = 100
     vae_learning_rate: float = 1e-3
     actor_learning_rate: float = 1e-3  # of the perturbation network
@@ -51,19 +47,19 @@ class BCQ:
     acting_candidates: int = 100  # actions the policy maximises over
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = False  # not a field: the kind of actions
 
     def __post_init__(self):
-        require_positive(
+        checks.positive(
             self, "hidden_dims", "vae_hidden_dims", "batch_size", "candidates", "acting_candidates"
         )
-        require_positive(self, "vae_learning_rate", "actor_learning_rate", "critic_learning_rate")
-        require_nonnegative(self, "kl_weight", "perturbation")
-        require_fraction(self, "tau", "clipping")
-        require_discount(self)
-        require_precision(self)
+        checks.positive(self, "vae_learning_rate", "actor_learning_rate", "critic_learning_rate")
+        checks.nonnegative(self, "kl_weight", "perturbation")
+        checks.fraction(self, "tau", "clipping")
+        checks.below_one(self, "discount")
+        checks.choice(self, "precision", PRECISIONS)
 
     def agent(self, *args) -> "BCQAgent":
         return BCQAgent(self, *args)
@@ -88,7 +84,7 @@ class BCQAgent(TwinCriticAgent):
         self.proposals = Tape(decoder, batch * config.candidates)
         self.target_actor = Target(actor, batch * config.candidates)
         self.target_critic = Target(critics, batch * config.candidates)
-        # fixed draws, so that the policy is deterministic; by their number
+        # fixed draws by their number, so that the policy is deterministic
         self.latents = {n: self._fixed_latents(n) for n in (config.candidates, config.acting_candidates)}
 
     def _fixed_latents(self, count: int) -> Tensor:
@@ -125,7 +121,10 @@ class BCQAgent(TwinCriticAgent):
         return {"loss": residual.square(), "value": value, "vae_loss": vae_loss}
 
     def _update_vae(self, obs: Tensor, data_action: Tensor) -> Tensor:
-        """One step down E[(decoded − a)²] + kl_weight · KL(N(μ, σ²) ‖ N(0, 1)); returns the loss [seeds]."""
+        """One step of encoder and decoder; returns the loss [seeds].
+
+        loss = E[(decoded − a)²] + kl_weight · KL(N(μ, σ²) ‖ N(0, 1)), decoded from μ + σ · noise
+        """
         mean, log_std = self.encoder.forward(obs, data_action).chunk(2, -1)  # [seeds, batch, latent] each
         std = log_std.clamp(*LOG_STD_RANGE).exp()
         noise = normal(self.generators, *mean.shape[1:])
@@ -133,7 +132,7 @@ class BCQAgent(TwinCriticAgent):
         divergence = 0.5 * (mean.square() + std.square() - 1) - std.log()
         loss = error.square().mean((-2, -1)) + self.config.kl_weight * divergence.mean((-2, -1))
 
-        self.decoder.backward(error * (2 / error[0].numel()))
+        self.decoder.backward(error * (2 / error[0].numel()))  # the means are over the last dimension too
         grad_latent = self.decoder.tape.input_grad(start=self.task.obs_dim)
         kl_weight = self.config.kl_weight / mean[0].numel()
         in_range = (log_std >= LOG_STD_RANGE[0]) & (log_std <= LOG_STD_RANGE[1])
@@ -144,11 +143,14 @@ class BCQAgent(TwinCriticAgent):
         return loss
 
     def _update_critics(self, batch: Transitions, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """One step down E[δ²] of each critic, δ = Q(s,a) − r − γ(1−terminated) max_a′ Q(s′,a′)."""
+        """One step of each critic; returns δ and Q(s, a) [seeds, 2, batch].
+
+        loss = E[δ²], δ = Q(s,a) − r − γ(1−terminated) max_a′ Q_target(s′,a′) over the candidates a′
+        """
         target = bellman_target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
         value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
         residual = value - target[:, None]
-        self.critic.step(residual * (2 / self.config.batch_size))
+        self.critic.update(residual * (2 / self.config.batch_size))
         return residual, value
 
     def _generate(self, tape: Tape, obs: Tensor) -> Tensor:
@@ -169,7 +171,7 @@ class BCQAgent(TwinCriticAgent):
         return torch.lerp(values.amax(1), values.amin(1), self.config.clipping)
 
     def _update_actor(self, obs: Tensor) -> None:
-        """One step of the perturbation network ξ down −E[Q₁(s, a + Φ ξ(s, a))], a from the decoder."""
+        """One step of the perturbation network ξ; loss = −E[Q₁(s, a + Φ ξ(s, a))], a from the decoder."""
         proposed = self._generate(self.decoder.tape, obs)
         moved = proposed + self.config.perturbation * self.actor.forward(obs, proposed)
         self.first_critic.forward(obs, moved.clamp(-1, 1))

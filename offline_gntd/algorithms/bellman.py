@@ -1,4 +1,4 @@
-"""The Bellman target, and TD errors over a whole dataset."""
+"""The Bellman target, and TD errors over a dataset."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,15 +20,16 @@ def td_errors(
     max_rows: int = 16_384,
     chunk: int = 2_048,
 ) -> dict[str, Tensor]:
-    """TD errors δ = Q(s,a) − r − γ(1−terminated) Q(s′,π(s′)) over each seed's dataset, per seed.
+    """Metrics of δ = Q(s,a) − r − γ(1−terminated) Q(s′,π(s′)) over each seed's dataset: [seeds] each.
 
-    transitions  one dataset per seed; of more than `max_rows` rows, every k-th is used
-    values       gives Q(s,a) [seeds, critics, n], and Q(s′,π(s′)) [seeds, n] of the online networks and of
-                 the target networks
+    transitions  one dataset per seed; with more than `max_rows` rows, every k-th is used
+    values       returns Q(s,a) [seeds, critics, n] of the online networks, and Q(s′,π(s′)) [seeds, n] of the
+                 online and of the target networks
 
-    bellman_error        E[δ²], online networks on both sides, averaged over the critics
-    td_error_abs         E|δ|, likewise
-    td_error_abs_target  E|δ| with the target networks in δ's right-hand side, as the paper's authors log it
+    Returns
+    bellman_error        E[δ²] with the online networks on both sides, averaged over the critics
+    td_error_abs         E|δ|, the same otherwise
+    td_error_abs_target  E|δ| with the target networks in the target, as the paper's authors log it
     largest_value        max |Q|
     """
     rows = torch.tensor(0)
@@ -39,8 +40,8 @@ def td_errors(
         error = (value - bellman_target(part, next_value, discount)[:, None]).double()
         target_error = (value - bellman_target(part, target_next_value, discount)[:, None]).double()
         sums = (error.square(), error.abs(), target_error.abs())
-        for name, each in zip(ERRORS, sums, strict=True):
-            totals[name] = totals[name] + (each.mean(1) * weight).sum(-1).cpu()
+        for name, errors in zip(ERRORS, sums, strict=True):
+            totals[name] = totals[name] + (errors.mean(1) * weight).sum(-1).cpu()
         largest = largest.maximum(value.abs().amax((1, 2)).cpu()).maximum(next_value.abs().amax(1).cpu())
         rows = rows + weight.sum(-1).cpu()
     return {name: total / rows for name, total in totals.items()} | {"largest_value": largest}
@@ -52,9 +53,9 @@ ERRORS = ("bellman_error", "td_error_abs", "td_error_abs_target")
 def chunks(
     transitions: Sequence[Transitions], max_rows: int, size: int
 ) -> Iterator[tuple[Transitions, Tensor]]:
-    """Parts [seeds, m, …] that cover every seed's dataset once, with weights [seeds, m].
+    """Chunks [seeds, m, …] that cover every seed's dataset once, with weights [seeds, m].
 
-    The datasets of the seeds may differ in length: a shorter one is repeated with weight 0.
+    Datasets may differ in length: the rows of a shorter one are repeated with weight 0.
     """
     strides = [-(-len(rows.obs) // max_rows) for rows in transitions]
     counts = [-(-len(rows.obs) // stride) for rows, stride in zip(transitions, strides, strict=True)]

@@ -1,7 +1,7 @@
 """CQL(H) (Kumar et al. 2020) on SAC with automatic temperature; with kfac set, Gauss-Newton critics.
 
 The Gauss-Newton matrix is that of the TD loss, E[∇Q ∇Qᵀ] at the dataset's actions. It preconditions the
-whole gradient of the critics; the curvature of the conservative term is left out.
+gradient of the whole loss; the curvature of the conservative term is ignored.
 """
 
 import dataclasses
@@ -12,25 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.agent import TwinCriticAgent
+from offline_gntd import checks
+from offline_gntd.algorithms.agent import Preset, TwinCriticAgent
 from offline_gntd.algorithms.bellman import bellman_target, td_errors
-from offline_gntd.algorithms.preset import (
-    Preset,
-    require_discount,
-    require_fraction,
-    require_nonnegative,
-    require_positive,
-    require_precision,
-)
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
-from offline_gntd.nn.mlp import Tape
+from offline_gntd.nn.mlp import PRECISIONS, Tape
 from offline_gntd.nn.noise import normal, uniform
 from offline_gntd.nn.optimisers import Optimiser, Stepper
 from offline_gntd.nn.policies import Gaussian
 from offline_gntd.transitions import Transitions
 
-STATES_AT_ONCE = 32  # of the conservative term, so that the activations of their 30 samples fit the cache
+STATES_AT_ONCE = 32  # in the conservative term: the activations of their 30 samples each fit the cache
 
 
 @dataclass(frozen=True)
@@ -43,25 +36,25 @@ class CQL:
     discount: float = 0.99  # γ
     tau: float = 0.005  # Polyak averaging of the critics
     alpha: float = 5.0  # weight of the conservative term
-    samples: int = 10  # actions in its logsumexp from each of: uniform, π(s), π(s′)
-    warm_up: int = 40_000  # updates in which the policy clones the data instead of maximising Q
+    samples: int = 10  # actions in its logsumexp from each of uniform, π(s) and π(s′)
+    warm_up: int = 40_000  # updates during which the policy clones the data instead of maximising Q
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = False  # not a field: the kind of actions
 
     def __post_init__(self):
-        require_positive(
+        checks.positive(
             self, "hidden_dims", "batch_size", "actor_learning_rate", "critic_learning_rate", "samples"
         )
-        require_nonnegative(self, "alpha", "warm_up")
-        require_fraction(self, "tau")
-        require_discount(self)
-        require_precision(self)
+        checks.nonnegative(self, "alpha", "warm_up")
+        checks.fraction(self, "tau")
+        checks.below_one(self, "discount")
+        checks.choice(self, "precision", PRECISIONS)
 
     def within(self, steps: int) -> "CQL":
-        """The settings for a run of this many updates: at most 5 % of them are spent on cloning."""
+        """The settings for a run of this many updates: the warm-up is at most 5 % of them."""
         return dataclasses.replace(self, warm_up=min(self.warm_up, steps // 20))
 
     def agent(self, *args) -> "CQLAgent":
@@ -97,12 +90,17 @@ class CQLAgent(TwinCriticAgent):
 
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
-        """Every loss uses the parameters before the update and the new temperature."""
+        """All losses use the parameters before the update, and the new temperature.
+
+        critics      E[δ²] + α (E[log Σ_a exp Q(s,a)] − E[Q(s,a)])
+        policy       E[temperature · log π(a|s) − min Q(s,a)], a ~ π(s)
+        temperature  −log_temperature · (E[log π(a|s)] − action_dim)
+        """
         config, shape = self.config, (self.config.batch_size, 1 + self.config.samples, self.task.action_dim)
         obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
         current = Gaussian.of(self.policy.forward(obs))
         next_ = Gaussian.of(self.next_policy.forward(next_obs))
-        # the first sample of each state is SAC's, the others belong to the conservative term
+        # the first sample of each state is for SAC's losses, the others for the conservative term
         noise = normal(self.generators, *shape)
         actions, log_probs = current.sample(noise)  # [seeds, batch, 1 + samples, …]
         next_actions, next_log_probs = next_.sample(normal(self.generators, *shape))
@@ -122,9 +120,9 @@ class CQLAgent(TwinCriticAgent):
             torch.cat([next_actions[..., 1:, :], actions[..., 1:, :]], -2),
             torch.cat([next_log_probs[..., 1:], log_probs[..., 1:]], -1),
         )
-        # ∂/∂Q(s, a) of E[δ²] − α E[Q(s, a)]; the rest of the conservative term is in its own gradient
-        weight = (2 * residual - config.alpha).div_(config.batch_size)
-        self.critic.step(weight, extra_gradient=self.conservative_gradient)
+        # ∂/∂Q(s, a) of E[δ²] − α E[Q(s, a)]; conservative_gradient holds that of the logsumexp
+        dloss_dq = (2 * residual - config.alpha).div_(config.batch_size)
+        self.critic.update(dloss_dq, extra_gradient=self.conservative_gradient)
         self.policy.step()
         self.target_critic.polyak_update(config.tau)
         self.updates += 1
@@ -143,8 +141,10 @@ class CQLAgent(TwinCriticAgent):
     def _policy_grads(
         self, obs: Tensor, action: Tensor, data_action: Tensor, policy: Gaussian
     ) -> tuple[Tensor, Tensor]:
-        """The derivatives by π's action and by its output of −E[min Q(s, π(s))], or of −E[log π(a|s)] during
-        the warm-up: the policy's loss without its entropy term."""
+        """∂loss/∂action and ∂loss/∂output of the policy's loss without its entropy term.
+
+        loss = −E[min Q(s, π(s))], or during the warm-up −E[log π(a|s)] for the data's action a
+        """
         zero = obs.new_zeros(())
         if int(self.updates) < self.config.warm_up:
             return zero, policy.log_prob_grad(data_action) / -obs.shape[1]
@@ -156,7 +156,7 @@ class CQLAgent(TwinCriticAgent):
     def _conservative_term(self, obs: Tensor, actions: Tensor, log_probs: Tensor) -> Tensor:
         """log Σ_a exp(Q(s, a) − log μ(a)) [seeds, 2, batch], a from uniform, π(s′) and π(s).
 
-        The gradient of α times its mean is left in `conservative_gradient`.
+        The gradient of α times its mean is written to `conservative_gradient`.
         """
         uniform_actions = uniform(self.generators, obs.shape[1], self.config.samples, self.task.action_dim)
         uniform_log_prob = log_probs.new_full(uniform_actions.shape[:-1], -self.task.action_dim * math.log(2))
@@ -167,13 +167,13 @@ class CQLAgent(TwinCriticAgent):
         return torch.cat([self._conservative_part(*part) for part in parts], -1)
 
     def _conservative_part(self, obs: Tensor, actions: Tensor, log_probs: Tensor) -> Tensor:
-        """The same for a few states; its gradient is added to `conservative_gradient`."""
+        """The same for some of the states; adds their gradient to `conservative_gradient`."""
         obs, actions = obs.repeat_interleave(actions.shape[2], dim=1), actions.flatten(1, 2)
         values = self.sampled_values.forward(obs[:, None], actions[:, None])
         corrected = values.view(len(obs), 2, *log_probs.shape[1:]) - log_probs[:, None]
         weight = corrected.softmax(-1).mul_(self.config.alpha / self.config.batch_size)
         self.sampled_values.backward(weight.view_as(values))
-        self.sampled_values.weight_grad(out=self.part_gradient)
+        self.sampled_values.parameter_grad(out=self.part_gradient)
         self.conservative_gradient += self.part_gradient
         return corrected.logsumexp(-1)
 

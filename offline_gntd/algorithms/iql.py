@@ -12,18 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.agent import TwinCriticAgent
+from offline_gntd import checks
+from offline_gntd.algorithms.agent import Preset, TwinCriticAgent
 from offline_gntd.algorithms.bellman import bellman_target, td_errors
-from offline_gntd.algorithms.preset import (
-    Preset,
-    require_discount,
-    require_fraction,
-    require_nonnegative,
-    require_positive,
-    require_precision,
-)
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
+from offline_gntd.nn.mlp import PRECISIONS
 from offline_gntd.nn.optimisers import Optimiser, Stepper
 from offline_gntd.nn.policies import Policy
 from offline_gntd.transitions import Transitions
@@ -47,17 +41,17 @@ class IQL:
     max_weight: float = 100.0  # of exp(β · advantage)
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = False  # not a field: the kind of actions
 
     def __post_init__(self):
-        require_positive(self, "hidden_dims", "batch_size", "actor_learning_rate", "decay_steps")
-        require_positive(self, "critic_learning_rate", "value_learning_rate", "max_weight")
-        require_nonnegative(self, "inverse_temperature")
-        require_fraction(self, "tau", "expectile")
-        require_discount(self)
-        require_precision(self)
+        checks.positive(self, "hidden_dims", "batch_size", "actor_learning_rate", "decay_steps")
+        checks.positive(self, "critic_learning_rate", "value_learning_rate", "max_weight")
+        checks.nonnegative(self, "inverse_temperature")
+        checks.fraction(self, "tau", "expectile")
+        checks.below_one(self, "discount")
+        checks.choice(self, "precision", PRECISIONS)
 
     def within(self, steps: int) -> "IQL":
         """The settings for a run of this many updates: the policy's learning rate falls to 0 at its end."""
@@ -134,7 +128,7 @@ class IQLAgent(TwinCriticAgent):
         target = bellman_target(batch, self.state_value.forward(next_obs)[..., 0], self.config.discount)
         value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
         residual = value - target[:, None]
-        self.critic.step(residual * (2 / self.config.batch_size))
+        self.critic.update(residual * (2 / self.config.batch_size))
         return residual, value
 
     def measure(self, transitions: Sequence[Transitions]) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
 """PG-TD and PG-GNTD (Ke, Zhang & Wen): entropy-regularised policy gradient with a replay buffer, online.
 
-The critic takes one step of TD or GNTD per environment step, towards the value of the current policy; the
-policy takes one step up E[Q(s, a) + λ H(π(·|s))] after every `policy_freq` critic steps: the paper's "25-step
-policy evaluation". Q is the value of the rewards alone: the target has no entropy term.
+The critic takes one TD or GNTD step per environment step, towards the value of the current policy. After
+every `policy_freq` critic steps (the paper's "25-step policy evaluation") the policy takes one step up
+E[Q(s, a) + λ H(π(·|s))]. Q is the value of the rewards alone: the target has no entropy term.
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.agent import Agent
+from offline_gntd import checks
+from offline_gntd.algorithms.agent import Agent, Preset
 from offline_gntd.algorithms.bellman import bellman_target
-from offline_gntd.algorithms.preset import (
-    Preset,
-    require_discount,
-    require_fraction,
-    require_nonnegative,
-    require_positive,
-    require_precision,
-)
 from offline_gntd.nn.critic import Critic
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
-from offline_gntd.nn.mlp import Tape
+from offline_gntd.nn.mlp import PRECISIONS, Tape
 from offline_gntd.nn.noise import normal
 from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.nn.policies import Gaussian
@@ -35,8 +28,8 @@ from offline_gntd.transitions import Transitions
 class PolicyGradient:
     hidden_dims: tuple[int, ...] = (400, 300)  # of policy and critic
     batch_size: int = 256
-    environments: int = 1  # stepped together; one environment step each is one step of the run
-    random_steps: int = 25_000  # with uniformly random actions and no update, before learning starts
+    environments: int = 1  # stepped together; a step of the run is one step in each
+    random_steps: int = 25_000  # at the start, with uniformly random actions and no updates
     buffer_size: int = 1_000_000  # transitions
     policy_freq: int = 25  # critic updates per policy update
     actor_learning_rate: float = 3e-4
@@ -46,19 +39,19 @@ class PolicyGradient:
     tau: float = 0.02  # Polyak averaging of the target critic at every update
     entropy_weight: float = 0.5  # λ
     kfac: KFAC | None = None  # Gauss-Newton steps of the critic by Kronecker factors (Algorithm 3)
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = False  # not fields: the kind of actions, and that it learns in an environment
     normalise_obs = False
     online = True
 
     def __post_init__(self):
-        require_positive(self, "hidden_dims", "batch_size", "environments", "buffer_size", "policy_freq")
-        require_positive(self, "actor_learning_rate", "critic_learning_rate")
-        require_nonnegative(self, "random_steps", "entropy_weight")
-        require_fraction(self, "tau")
-        require_discount(self)
-        require_precision(self)
+        checks.positive(self, "hidden_dims", "batch_size", "environments", "buffer_size", "policy_freq")
+        checks.positive(self, "actor_learning_rate", "critic_learning_rate")
+        checks.nonnegative(self, "random_steps", "entropy_weight")
+        checks.fraction(self, "tau")
+        checks.below_one(self, "discount")
+        checks.choice(self, "precision", PRECISIONS)
 
     def agent(self, *args) -> "PolicyGradientAgent":
         return PolicyGradientAgent(self, *args)
@@ -93,23 +86,26 @@ class PolicyGradientAgent(Agent):
 
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
-        seen = self._update_critic(batch)
+        metrics = self._update_critic(batch)
         self.updates += 1
         if int(self.updates) % self.config.policy_freq == 0:
             self._update_policy(batch.obs)
-        return seen
+        return metrics
 
     def _update_critic(self, batch: Transitions) -> dict[str, Tensor]:
-        """One step down E[δ²] with δ = Q(s,a) − r − γ(1−terminated) Q_target(s′,a′), a′ ~ π(s′)."""
+        """One step of the critic.
+
+        loss = E[δ²], δ = Q(s,a) − r − γ(1−terminated) Q_target(s′,a′), a′ ~ π(s′)
+        """
         next_value = self.target_critic.forward(batch.next_obs, self.explore(batch.next_obs))[..., 0]
         value = self.critic.forward(batch.obs, batch.action)[..., 0]  # [seeds, batch]
         residual = value - bellman_target(batch, next_value, self.config.discount)
-        self.critic.step(residual * (2 / self.config.batch_size))
+        self.critic.update(residual * (2 / self.config.batch_size))
         self.target_critic.polyak_update(self.config.tau)
         return {"loss": residual.square(), "value": value, "largest_value": value.abs().amax(-1)}
 
     def _update_policy(self, obs: Tensor) -> None:
-        """One step down E[λ log π(a|s) − Q(s, a)], a ~ π(s)."""
+        """One step of the policy; loss = E[λ log π(a|s) − Q(s, a)], a ~ π(s)."""
         policy = Gaussian.of(self.policy.forward(obs))
         action, noise, _ = self._sample(policy)
         self.policy_values.forward(obs, action)

@@ -1,7 +1,7 @@
 """TD, DQN (Mnih et al. 2013), GNTD and GNDQN (Ke, Zhang & Wen) for discrete actions.
 
-The 2×2 of {no target network, Polyak-averaged target} × {semi-gradient, Gauss-Newton}, all with the optimal
-Bellman operator: one class, four presets.
+All use the optimal Bellman operator. DQN and GNDQN have a Polyak-averaged target network, TD and GNTD none;
+GNTD and GNDQN take Gauss-Newton steps, TD and DQN semi-gradient steps.
 """
 
 from collections.abc import Sequence
@@ -10,18 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.agent import Agent
+from offline_gntd import checks
+from offline_gntd.algorithms.agent import Agent, Preset
 from offline_gntd.algorithms.bellman import bellman_target, td_errors
-from offline_gntd.algorithms.preset import (
-    Preset,
-    require_discount,
-    require_fraction,
-    require_positive,
-    require_precision,
-)
 from offline_gntd.nn.critic import Critic
 from offline_gntd.nn.kfac import KFAC
-from offline_gntd.nn.mlp import Tape
+from offline_gntd.nn.mlp import PRECISIONS, Tape
 from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.transitions import Transitions
 
@@ -38,16 +32,16 @@ class QLearning:
     timeouts_terminal: bool = True  # a time limit stops bootstrapping, as in the paper's authors' code
     kfac: KFAC | None = None  # Gauss-Newton step by Kronecker factors (Algorithm 3)
     exact_damping: float | None = None  # ω of the exact Gauss-Newton step instead (Algorithm 1)
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = True  # not fields: the kind of actions, and that observations are used as they are
     normalise_obs = False
 
     def __post_init__(self):
-        require_positive(self, "hidden_dims", "batch_size", "learning_rate", "loss_weight", "exact_damping")
-        require_fraction(self, "tau")
-        require_discount(self)
-        require_precision(self)
+        checks.positive(self, "hidden_dims", "batch_size", "learning_rate", "loss_weight", "exact_damping")
+        checks.fraction(self, "tau")
+        checks.below_one(self, "discount")
+        checks.choice(self, "precision", PRECISIONS)
         if self.kfac and self.exact_damping is not None:
             raise ValueError("kfac and exact_damping are two forms of the same step; set only one")
 
@@ -85,15 +79,19 @@ class QLearner(Agent):
 
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
-        """One step down weight · E[δ²] with δ = Q(s,a) − r − γ(1−terminated) max Q_target(s′,·)."""
+        """One step of the network.
+
+        loss = loss_weight · E[δ²], δ = Q(s,a) − r − γ(1−terminated) max Q_target(s′,·)
+        """
         next_value = self.target.forward(batch.next_obs).amax(-1)  # [seeds, batch]
         target = bellman_target(batch, next_value, self.config.discount)
         values = self.critic.forward(batch.obs)  # [seeds, batch, actions]
         action = batch.action[..., None]
         value = values.gather(-1, action)[..., 0]  # [seeds, batch]
-        residual = value - target
+        residual = value - target  # δ
+        dloss_dq = residual * (2 * self.config.loss_weight / self.config.batch_size)
         dq_doutput = torch.zeros_like(values).scatter_(-1, action, 1)  # Q(s, a) is the output of action a
-        self.critic.step(residual * (2 * self.config.loss_weight / self.config.batch_size), dq_doutput)
+        self.critic.update(dloss_dq, dq_doutput)
         if self.config.tau is not None:
             self.target.network.flat.lerp_(self.critic.network.flat, self.config.tau)
         return {"loss": residual.square(), "value": value}
@@ -116,7 +114,7 @@ class QLearner(Agent):
 
 
 TAU = 0.02
-# clipping and K-FAC as the paper's authors have them; their decay is 0.9 up to the first evaluation
+# clipping and K-FAC of the paper's authors, whose decay is 0.9 until the first evaluation
 CLIPPED = Optimiser(max_grad_norm=10.0)
 CURVATURE = KFAC(damping=0.25, ema_decay=0.95)
 SCRIPT = KFAC(damping=0.5, ema_decay=0.95)
@@ -134,7 +132,7 @@ PRESETS = {
     "dqn_script": Preset("DQN (script)", QLearning(tau=TAU)),
     "gntd_script": Preset("GNTD (script)", QLearning(learning_rate=1e-5, optimiser=CLIPPED, kfac=SCRIPT)),
     "gndqn_script": Preset("GNDQN (script)", QLearning(optimiser=CLIPPED, kfac=SCRIPT, tau=TAU)),
-    # Algorithms 2 and 3 as printed: θ ← θ − β d, P averaged, the inverses renewed at every update
+    # Algorithms 2 and 3 as printed: θ ← θ − β d, P averaged, inverses at every update
     "td_plain": Preset("TD (plain)", QLearning(optimiser=PLAIN, loss_weight=0.5)),
     "dqn_plain": Preset("DQN (plain)", QLearning(optimiser=PLAIN, loss_weight=0.5, tau=TAU)),
     "gntd_plain": Preset("GNTD (plain)", QLearning(optimiser=PLAIN, loss_weight=0.5, kfac=EVERY_UPDATE)),

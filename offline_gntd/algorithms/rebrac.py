@@ -11,16 +11,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from offline_gntd import checks
+from offline_gntd.algorithms.agent import Preset
 from offline_gntd.algorithms.autograd import AutogradAgent, Losses
 from offline_gntd.algorithms.bellman import bellman_target
-from offline_gntd.algorithms.preset import (
-    Preset,
-    require_discount,
-    require_fraction,
-    require_nonnegative,
-    require_positive,
-    require_precision,
-)
 from offline_gntd.algorithms.seed_stack import SeedStack
 from offline_gntd.nn.gauss_newton import GaussNewton
 from offline_gntd.nn.kfac import KFAC
@@ -43,17 +37,17 @@ class ReBRAC:
     critic_bc_weight: float = 0.01  # β₂, of (π(s′) − a′)² in the critics' target
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
-    precision: str = "float32"
+    precision: str = "float32"  # float32 only
 
     discrete = False  # not a field: the kind of actions
 
     def __post_init__(self):
-        require_positive(self, "hidden_dims", "batch_size", "actor_learning_rate", "critic_learning_rate")
-        require_positive(self, "policy_freq")
-        require_nonnegative(self, "policy_noise", "noise_clip", "actor_bc_weight", "critic_bc_weight")
-        require_fraction(self, "tau")
-        require_discount(self)
-        require_precision(self)
+        checks.positive(self, "hidden_dims", "batch_size", "actor_learning_rate", "critic_learning_rate")
+        checks.positive(self, "policy_freq")
+        checks.nonnegative(self, "policy_noise", "noise_clip", "actor_bc_weight", "critic_bc_weight")
+        checks.fraction(self, "tau")
+        checks.below_one(self, "discount")
+        checks.choice(self, "precision", ["float32"])
 
     def agent(self, *args) -> SeedStack:
         return ReBRACAgent.stack(self, *args)

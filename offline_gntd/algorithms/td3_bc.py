@@ -1,6 +1,6 @@
 """TD3+BC (Fujimoto & Gu 2021); with kfac set, GNTD3+BC (Ke, Zhang & Wen).
 
-Without behaviour cloning (alpha none) it is TD3 (Fujimoto, van Hoof & Meger 2018), which can learn online.
+With alpha none (no behaviour cloning) it is TD3 (Fujimoto, van Hoof & Meger 2018), which can learn online.
 """
 
 from collections.abc import Sequence
@@ -9,19 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.agent import TwinCriticAgent
+from offline_gntd import checks
+from offline_gntd.algorithms.agent import Preset, TwinCriticAgent
 from offline_gntd.algorithms.bellman import bellman_target, td_errors
-from offline_gntd.algorithms.preset import (
-    Preset,
-    require_discount,
-    require_fraction,
-    require_nonnegative,
-    require_positive,
-    require_precision,
-)
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Target, state_of
-from offline_gntd.nn.mlp import Tape
+from offline_gntd.nn.mlp import PRECISIONS, Tape
 from offline_gntd.nn.noise import normal
 from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.nn.policies import Policy
@@ -30,8 +23,11 @@ from offline_gntd.transitions import Transitions
 
 @dataclass(frozen=True)
 class AlphaSchedule:
-    """An adaptive α, which the paper does not mention but its authors' code has: at every `every`-th update
-    from `start` to `end`, 1/α changes by rate · (MSE(π(s), a) − goal), if MSE is within `margin` of it."""
+    """The adaptive α of the authors' code, which the paper does not mention.
+
+    At every `every`-th update from `start` to `end`, 1/α changes by rate · (MSE(π(s), a) − goal), if the MSE
+    is within `margin` of the goal.
+    """
 
     start: int = 300_000  # updates
     end: int = 600_000
@@ -39,12 +35,12 @@ class AlphaSchedule:
     goal: float = 0.075
     margin: float = 0.2
     rate: float = 1e-3
-    lowest: float = 0.1  # of 1/α
+    lowest: float = 0.1  # limits of 1/α
     highest: float = 1.0
 
     def __post_init__(self):
-        require_positive(self, "every", "goal", "margin", "rate", "lowest", "highest")
-        require_nonnegative(self, "start", "end")
+        checks.positive(self, "every", "goal", "margin", "rate", "lowest", "highest")
+        checks.nonnegative(self, "start", "end")
 
 
 @dataclass(frozen=True)
@@ -64,17 +60,17 @@ class TD3BC:
     alpha_schedule: AlphaSchedule | None = None
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
-    precision: str = "float32"
+    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 
     discrete = False  # not a field: the kind of actions
 
     def __post_init__(self):
-        require_positive(self, "hidden_dims", "batch_size", "actor_learning_rate", "critic_learning_rate")
-        require_positive(self, "critic_loss_weight", "policy_freq", "alpha")
-        require_nonnegative(self, "policy_noise", "noise_clip")
-        require_fraction(self, "tau")
-        require_discount(self)
-        require_precision(self)
+        checks.positive(self, "hidden_dims", "batch_size", "actor_learning_rate", "critic_learning_rate")
+        checks.positive(self, "critic_loss_weight", "policy_freq", "alpha")
+        checks.nonnegative(self, "policy_noise", "noise_clip")
+        checks.fraction(self, "tau")
+        checks.below_one(self, "discount")
+        checks.choice(self, "precision", PRECISIONS)
 
     def agent(self, *args) -> "TD3BCAgent":
         return TD3BCAgent(self, *args)
@@ -115,22 +111,29 @@ class TD3BCAgent(TwinCriticAgent):
         return {"loss": residual.square(), "value": value}
 
     def _update_critics(self, batch: Transitions, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """One step down weight · E[δ²] of each critic, δ = Q(s,a) − r − γ(1−terminated) min Q(s′, π(s′))."""
+        """One step of each critic; returns δ and Q(s, a) [seeds, 2, batch].
+
+        loss = critic_loss_weight · E[δ²], δ = Q(s,a) − r − γ(1−terminated) min Q_target(s′,a′)
+        """
         target = bellman_target(batch, self._next_value(next_obs), self.config.discount)  # [seeds, batch]
         value = self.critic.forward(obs[:, None], batch.action[:, None])[..., 0]  # [seeds, 2, batch]
-        residual = value - target[:, None]
-        self.critic.step(residual * (2 * self.config.critic_loss_weight / self.config.batch_size))
+        residual = value - target[:, None]  # δ
+        dloss_dq = residual * (2 * self.config.critic_loss_weight / self.config.batch_size)
+        self.critic.update(dloss_dq)  # semi-gradient, or with kfac the Gauss-Newton direction
         return residual, value
 
     def _next_value(self, next_obs: Tensor) -> Tensor:
-        """min over the target critics at the target policy's action with clipped noise: [seeds, batch]."""
-        action = self.target_actor.forward(next_obs).tanh_()
+        """min Q_target(s′, a′) [seeds, batch], a′ the target policy's action with clipped noise."""
+        action = self.target_actor.forward(next_obs).tanh_()  # [seeds, batch, action_dim]
         noise = normal(self.generators, *action.shape[1:], std=self.config.policy_noise)
         action += noise.clamp_(-self.config.noise_clip, self.config.noise_clip)
         return self.target_critic.forward(next_obs[:, None], action.clamp_(-1, 1)[:, None])[..., 0].amin(1)
 
     def _update_actor(self, obs: Tensor, data_action: Tensor) -> None:
-        """One step down −λ E[Q₁(s, π(s))] + E[(π(s) − a)²], λ = α / E|Q₁|; for TD3 down −E[Q₁(s, π(s))]."""
+        """One step of the actor.
+
+        loss = E[(π(s) − a)²] − λ E[Q₁(s, π(s))], λ = α / E|Q₁(s, π(s))| held constant; TD3: −E[Q₁(s, π(s))]
+        """
         action = self.actor.forward(obs)  # [seeds, batch, action_dim]
         value = self.first_critic.forward(obs, action)  # [seeds, batch, 1]
         self.first_critic.backward(1.0)
@@ -139,9 +142,9 @@ class TD3BCAgent(TwinCriticAgent):
             self.actor.backward(dq_da / -self.config.batch_size)
         else:
             self._adapt_alpha(action, data_action)
-            weight = self.alpha / value.abs().sum((-2, -1), keepdim=True)  # λ / batch
-            cloning = (action - data_action) * (2 / action[0].numel())
-            self.actor.backward(cloning - weight * dq_da)
+            scale = self.alpha / value.abs().sum((-2, -1), keepdim=True)  # λ / batch [seeds, 1, 1]
+            cloning_grad = (action - data_action) * (2 / action[0].numel())  # the mean is over action_dim too
+            self.actor.backward(cloning_grad - scale * dq_da)
         self.actor.step()
 
     def _adapt_alpha(self, action: Tensor, data_action: Tensor) -> None:

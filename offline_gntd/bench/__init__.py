@@ -1,1 +1,1 @@
-"""How fast the updates are: against the machine's own matrix products, over its cores, and against peers."""
+"""Updates per second, compared with the machine's matrix products and with other libraries."""

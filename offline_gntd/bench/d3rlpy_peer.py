@@ -1,7 +1,7 @@
-"""d3rlpy's updates, timed in a process of its own: it needs versions of other packages than ours.
+"""Times d3rlpy's updates in another Python environment: d3rlpy needs other versions of our dependencies.
 
-Run by the Python of an environment that has d3rlpy, with nothing of this package. It reads one JSON object
-per line {algorithm, obs_dim, action_dim, rows, config, seconds} and answers each with its updates per second.
+It imports nothing of this package. It reads one JSON object per line {algorithm, obs_dim, action_dim, rows,
+config, seconds} and answers each with its updates per second.
 """
 
 import functools
@@ -15,12 +15,12 @@ import structlog
 import torch
 
 
-def encoder(widths):
-    return d3rlpy.models.VectorEncoderFactory(list(widths))
+def encoder(hidden_dims):
+    return d3rlpy.models.VectorEncoderFactory(list(hidden_dims))
 
 
-def made(algorithm, config, obs_dim):
-    """Their algorithm with our widths and batch, everything else as they have it."""
+def config_of(algorithm, config, obs_dim):
+    """d3rlpy's algorithm with our layer sizes and batch size, and its own defaults for the rest."""
     networks = {
         "actor_encoder_factory": encoder(config["hidden_dims"]),
         "critic_encoder_factory": encoder(config["hidden_dims"]),
@@ -29,7 +29,7 @@ def made(algorithm, config, obs_dim):
     if algorithm == "bc":
         return d3rlpy.algos.BCConfig(encoder_factory=encoder(config["hidden_dims"]), **batch)
     if algorithm == "td3_bc":
-        # what they would find in `episodes`, one transition at a time
+        # the statistics of `episodes`; d3rlpy would compute them one transition at a time
         scaler = d3rlpy.preprocessing.StandardObservationScaler(mean=np.zeros(obs_dim), std=np.ones(obs_dim))
         return d3rlpy.algos.TD3PlusBCConfig(observation_scaler=scaler, **networks, **batch)
     if algorithm == "bcq":
@@ -51,23 +51,23 @@ def episodes(rows, obs_dim, action_dim):
     )
 
 
-class Subject:
+class TimedAgent:
     def __init__(self, request):
         self.dataset = episodes(request["rows"], request["obs_dim"], request["action_dim"])
-        algorithm = made(request["algorithm"], request["config"], request["obs_dim"])
+        algorithm = config_of(request["algorithm"], request["config"], request["obs_dim"])
         self.algorithm = algorithm.create(device="cpu")
         self.algorithm.build_with_dataset(self.dataset)
         self.batch = request["config"]["batch_size"]
         self.update()
 
     def update(self):
-        """What one step of d3rlpy's `fit` does."""
+        """One step of d3rlpy's `fit`."""
         self.algorithm.update(self.dataset.sample_transition_batch(self.batch))
 
     def rate(self, seconds):
         count, began = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - began) < seconds or not count:
-            for _ in range(2):  # a delayed actor's period
+            for _ in range(2):  # the period of a delayed actor
                 self.update()
             count += 2
         return count / elapsed
@@ -76,13 +76,13 @@ class Subject:
 def main():
     torch.set_num_threads(1)
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    subjects = {}
+    agents = {}
     for line in sys.stdin:
         request = json.loads(line)
         key = (request["algorithm"], request["obs_dim"])
-        if key not in subjects:
-            subjects[key] = Subject(request)
-        print(json.dumps(subjects[key].rate(request["seconds"])), flush=True)
+        if key not in agents:
+            agents[key] = TimedAgent(request)
+        print(json.dumps(agents[key].rate(request["seconds"])), flush=True)
 
 
 if __name__ == "__main__":

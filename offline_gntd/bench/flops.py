@@ -1,8 +1,8 @@
-"""The least arithmetic an update needs, in floating-point operations, from its shapes alone.
+"""The floating-point operations that an update needs at least, from its shapes (docs/reference/performance.md).
 
-docs/performance.md derives it. Only matrix products count, and the factorisations of K-FAC: what is
-elementwise is free, and what is not needed is not counted (weight gradients of a critic in an actor's update,
-derivatives with respect to the inputs of a network, the other triangle of a symmetric matrix).
+Only matrix products and K-FAC's factorisations count, not elementwise operations. What an update can do
+without is not counted: parameter gradients of the critic in an actor's update, derivatives with respect to
+inputs, the second triangle of a symmetric matrix.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ Dims = tuple[int, ...]
 
 
 def forward(n: int, dims: Dims) -> float:
-    """n inputs through a network: a multiplication and an addition per weight, the bias as one more input."""
+    """n samples through a network: a multiplication and an addition per weight and bias."""
     return 2 * n * sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(dims))
 
 
-gradient = forward  # p̄ᵀq has a multiplication and an addition per weight and input too
+gradient = forward  # p̄ᵀq: a multiplication and an addition per weight and sample
 
 
 def backward(n: int, dims: Dims, inputs: int = 0) -> float:
-    """∂/∂h of every layer but the last, and the derivatives with respect to `inputs` of the inputs."""
+    """∂/∂h of every layer but the last, and the derivatives with respect to this many of the inputs."""
     return 2 * n * (sum(fan_in * fan_out for fan_in, fan_out in pairwise(dims[1:])) + inputs * dims[1])
 
 
@@ -41,12 +41,12 @@ def training(n: int, dims: Dims, inputs: int = 0) -> float:
 
 
 def input_gradient(n: int, dims: Dims, inputs: int) -> float:
-    """A value and its derivative with respect to some inputs, without a gradient of the weights."""
+    """A value and its derivative with respect to some inputs, without parameter gradients."""
     return forward(n, dims) + backward(n, dims, inputs)
 
 
 def curvature(n: int, dims: Dims, kfac: KFAC) -> float:
-    """K-FAC on one network, averaged over the periods at which it is renewed."""
+    """K-FAC of one network, averaged over the periods of factors and inverses."""
     total = 0.0
     for fan_in, fan_out in pairwise(dims):
         P, G = fan_in + 1, fan_out
@@ -58,15 +58,15 @@ def curvature(n: int, dims: Dims, kfac: KFAC) -> float:
 
 
 def exact_curvature(n: int, dims: Dims) -> float:
-    """The exact step in its dual form: JJᵀ, one triangle, and a Cholesky solution."""
+    """The exact step by its N × N system: one triangle of JJᵀ and a Cholesky solve."""
     kernel = sum(n * (n + 1) * (fan_in + 1 + fan_out) for fan_in, fan_out in pairwise(dims))
     return kernel + n**3 / 3 + 2 * n * n
 
 
 def of_update(config: Any, task: Task) -> float | None:
-    """One update of one seed; CQL's after its warm-up. None for an algorithm that is not known here."""
-    known = _OF.get(type(config))
-    return known(config, task.obs_dim, task.action_dim) if known else None
+    """Operations of one update of one seed (CQL: after its warm-up), or None for a user's algorithm."""
+    count = _OF.get(type(config))
+    return count(config, task.obs_dim, task.action_dim) if count else None
 
 
 def _critics(config: Any, dims: Dims, count: int = 2) -> float:

@@ -1,4 +1,4 @@
-"""Other libraries' updates, timed in the same rounds."""
+"""Updates of other libraries, timed in the same rounds."""
 
 import json
 import os
@@ -8,22 +8,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from offline_gntd.bench.subjects import SIZES, settings
+from offline_gntd.bench.measurement import SIZES, settings
 from offline_gntd.configuration import to_dict
 from offline_gntd.errors import UserError
 
 
 class D3rlpy:
-    """d3rlpy in an environment of its own, asked over a pipe."""
+    """d3rlpy in a Python environment of its own; bench/d3rlpy_peer.py answers over a pipe."""
 
     name = "d3rlpy"
     algorithms = ("bc", "td3_bc", "bcq", "cql")
 
     def __init__(self, python: Path, rows: int):
-        there = shutil.which(python)
-        if not there or subprocess.run([there, "-c", "import d3rlpy"], capture_output=True).returncode:
-            raise UserError(f"no Python with d3rlpy at {python}; make such an environment with: make peers")
-        self.rows = rows  # of the transitions it draws from, as many as ours
+        found = shutil.which(python)
+        if not found or subprocess.run([found, "-c", "import d3rlpy"], capture_output=True).returncode:
+            raise UserError(f"no Python with d3rlpy at {python}; install one with: make peers")
+        self.rows = rows  # transitions it draws from, as many as ours
         self.rates: dict[str, list[float]] = {}
         self._process = subprocess.Popen(
             [python, Path(__file__).with_name("d3rlpy_peer.py")],
@@ -35,7 +35,7 @@ class D3rlpy:
         )
 
     def time(self, name: str, size: str, seconds: float) -> None:
-        """One timing of the preset, if it has one like it."""
+        """Time the same algorithm once, if d3rlpy has it."""
         if name not in self.algorithms or size != "halfcheetah":
             return
         task = SIZES[size]
@@ -52,18 +52,18 @@ class D3rlpy:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise UserError("d3rlpy ended before it answered; try its environment with: make conformance")
+            raise UserError("d3rlpy stopped without an answer; check its environment with: make conformance")
         self.rates.setdefault(name, []).append(json.loads(answer))
 
     def summary(self, ours: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
-        """Their updates per second, and how many times as many ours are, round by round."""
+        """d3rlpy's updates per second, and the ratio of ours to it: the median over rounds."""
         return {
             name: {
                 "updates_per_s": median(rates),
-                "ratio": median(own / theirs for own, theirs in zip(ours[name], rates, strict=True)),
+                "ratio": median(our / their for our, their in zip(ours[name], rates, strict=True)),
             }
             for name, rates in self.rates.items()
         }
 
     def close(self) -> None:
-        self._process.communicate()  # closes its input, and waits
+        self._process.communicate()  # closes its input and waits

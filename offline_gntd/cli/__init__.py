@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from offline_gntd import __version__, extensions
 from offline_gntd.cli import analysis, bench, datasets, runs
-from offline_gntd.errors import UserError
+from offline_gntd.errors import UserError, shortened
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,9 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"offline-gntd: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("offline-gntd: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        where = f"cannot use {shortened(str(error.filename))}: " if error.filename else ""
+        print(f"offline-gntd: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("offline-gntd: interrupted", file=sys.stderr)
+        return 130

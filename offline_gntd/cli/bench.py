@@ -5,25 +5,25 @@ import json
 import os
 import sys
 from pathlib import Path
+from statistics import median
 
-EVERY_UPDATE = "gntd3_bc@kfac.factor_every=1@kfac.inverse_every=1"  # as the paper has it
-FEWEST_ROWS = 1_000  # an episode of d3rlpy's
+EVERY_UPDATE = "gntd3_bc@kfac.factor_every=1@kfac.inverse_every=1"  # the paper's Algorithm 3
+FEWEST_ROWS = 1_000  # one episode of the data that d3rlpy is timed with
 PEER_PYTHON = Path(".venv-d3rlpy/bin/python")
 
 
 def add_commands(commands) -> None:
-    parser = commands.add_parser("bench", help="updates per second against this machine's ceiling and peers")
-    parser.add_argument("presets", nargs="*", metavar="PRESET", help="default: all of them")
-    parser.add_argument("--rounds", type=int, default=5, help="timings each figure is the median of")
-    parser.add_argument("--seconds", type=float, default=0.5, help="the least time of one timing")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes timed together")
-    parser.add_argument(
-        "--sizes", nargs="*", default=[], metavar="SIZE", help="further sizes: hopper, acrobot"
-    )
-    parser.add_argument("--rows", type=int, help="transitions that updates draw from (default: a million)")
-    parser.add_argument("--peers", action="store_true", help="d3rlpy in the same rounds (make peers)")
-    parser.add_argument("--peer-python", type=Path, default=PEER_PYTHON, help="a Python that has d3rlpy")
-    parser.add_argument("--json", action="store_true", help="nothing but JSON on stdout")
+    parser = commands.add_parser("bench", help="updates per second, against the machine's peak and d3rlpy")
+    add = parser.add_argument
+    add("presets", nargs="*", metavar="PRESET", help="td3_bc, td3_bc@precision=bfloat16, … (default: all)")
+    add("--rounds", type=int, default=5, help="timings that a result is the median of (default: 5)")
+    add("--seconds", type=float, default=0.5, help="minimum length of a timing (default: 0.5)")
+    add("--workers", type=int, default=os.cpu_count(), help="processes timed together (default: every core)")
+    add("--sizes", nargs="*", default=[], metavar="SIZE", help="additional task sizes: hopper, acrobot")
+    add("--rows", type=int, help="transitions that updates draw from (default: 1,000,000)")
+    add("--peers", action="store_true", help="also time d3rlpy, in the same rounds (install: make peers)")
+    add("--peer-python", type=Path, default=PEER_PYTHON, help="a Python with d3rlpy (default: %(default)s)")
+    add("--json", action="store_true", help="print JSON only")
     parser.set_defaults(handler=bench)
 
 
@@ -31,9 +31,8 @@ def bench(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from offline_gntd.algorithms import CATALOGUE
-    from offline_gntd.bench.measurement import ROWS, Bench
+    from offline_gntd.bench.measurement import MAIN_SIZE, ROWS, SIZES, Bench, settings
     from offline_gntd.bench.peers import D3rlpy
-    from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, settings
     from offline_gntd.errors import UserError, unknown
 
     rows = ROWS if args.rows is None else args.rows
@@ -56,49 +55,57 @@ def bench(args: argparse.Namespace) -> None:
         if SIZES[size].discrete == settings(name).discrete and size != main[name]
     ]
     peers = [D3rlpy(args.peer_python, rows)] if args.peers else []
-    measured = Bench([*main.items(), *further], args.workers, args.seconds, rows)
-    total = args.rounds * len(measured.subjects)
+    timed = Bench([*main.items(), *further], args.workers, args.seconds, rows)
+    total = args.rounds * len(timed.pairs)
     with tqdm(total=total, desc="bench", unit="timing", disable=not sys.stderr.isatty()) as bar:
-        measured.run(args.rounds, peers, bar.update)
-    found = measured.summary()
-    ours = {name: measured.timings[name, size].rates for name, size in main.items()}
-    outcome = {
-        "gemm_gflops": sorted(measured.gemm)[len(measured.gemm) // 2] / 1e9,
+        timed.run(args.rounds, peers, bar.update)
+    summary = timed.summary()
+    ours = {name: timed.timings[name, size].rates for name, size in main.items()}
+    ceilings: dict[str, list[float]] = {}  # by precision
+    for row in summary.values():
+        ceilings.setdefault(row["precision"], []).append(row["ceiling_gflops"])
+    results = {
+        "ceiling_gflops": {name: median(values) for name, values in ceilings.items()},
         "rows": rows,
         "workers": args.workers,
         "rounds": args.rounds,
-        "algorithms": {name: found[name, size] for name, size in main.items()},
-        "sizes": {size: {name: found[name, at] for name, at in further if at == size} for size in args.sizes},
+        "algorithms": {name: summary[name, size] for name, size in main.items()},
+        "sizes": {
+            size: {name: summary[name, at] for name, at in further if at == size} for size in args.sizes
+        },
         "peers": {peer.name: peer.summary(ours) for peer in peers},
     }
     for peer in peers:
         peer.close()
-    print(json.dumps(outcome, indent=2) if args.json else "\n".join(_lines(outcome)))
+    print(json.dumps(results, indent=2) if args.json else "\n".join(_lines(results)))
 
 
 def _or_dash(value: float | None, form: str) -> str:
     return "—" if value is None else format(value, form)
 
 
-def _lines(outcome: dict) -> list[str]:
-    head = f"{'':52} {'updates/s':>9} {'MFLOP':>8} {'of ceiling':>10} {'workers':>9} {'MiB':>6}"
-    products = f"matrix products: {outcome['gemm_gflops']:.1f} GFLOP/s on one thread"
-    lines = [products, head]
-    for title, found in (("", outcome["algorithms"]), *outcome["sizes"].items()):
+def _lines(results: dict) -> list[str]:
+    lines = [
+        f"ceiling: {gflops:.0f} GFLOP/s, {precision} matrix products on one thread"
+        for precision, gflops in results["ceiling_gflops"].items()
+    ]
+    lines.append(f"{'':52} {'updates/s':>9} {'MFLOP':>8} {'of ceiling':>10} {'workers':>9} {'MiB':>6}")
+    for title, part in (("", results["algorithms"]), *results["sizes"].items()):
         lines += [
             f"{(title + ' ' + name).strip():52} {row['updates_per_s']:9.1f} "
             f"{_or_dash(row['minimal_mflop'], '.1f'):>8} {_or_dash(row['ceiling_fraction'], '.0%'):>10} "
             f"{row['workers_updates_per_s']:9.1f} {row['peak_mib']:6.0f}"
-            for name, row in found.items()
+            for name, row in part.items()
         ]
     lines += [
-        f"{name}: an update takes {row['kfac_ratio']:.2f} times as long as one without kfac, in turn with it"
-        for name, row in outcome["algorithms"].items()
+        f"{name}: an update takes {row['kfac_ratio']:.2f} times as long as without kfac"
+        for name, row in results["algorithms"].items()
         if row["kfac_ratio"]
     ]
-    for peer, found in outcome["peers"].items():
+    for peer, part in results["peers"].items():
         lines += [
             f"{peer} {name}: {row['updates_per_s']:.1f} updates/s; ours are {row['ratio']:.2f} times as many"
-            for name, row in found.items()
+            for name, row in part.items()
         ]
-    return [*lines, f"workers: {outcome['workers']} together; medians of {outcome['rounds']} rounds"]
+    rounds = f"medians of {results['rounds']} rounds"
+    return [*lines, f"workers: updates/s of {results['workers']} processes together; {rounds}"]

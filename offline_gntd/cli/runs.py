@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -67,7 +68,9 @@ def add_commands(commands) -> None:
         metavar="S",
         help="time between checkpoints (default: so that they take half a percent of a run's time)",
     )
-    command.add_argument("--retries", type=int, metavar="N", help="of a run that fails (default 2)")
+    command.add_argument(
+        "--retries", type=int, default=2, metavar="N", help="further attempts at a run that fails (default 2)"
+    )
     command.add_argument(
         "--rerun-stale",
         action="store_true",
@@ -85,6 +88,11 @@ def add_commands(commands) -> None:
     command = commands.add_parser("status", help="how far grids are, from their files, wherever they run")
     command.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="one, run by run (default: all)")
     command.add_argument("--json", action="store_true", help="for a program to read")
+    command.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare the files of finished runs with their checkpoints, which have checksums",
+    )
     command.set_defaults(handler=status)
 
     command = commands.add_parser("evaluate", help="score a run's stored policy again")
@@ -141,20 +149,23 @@ def run(args: argparse.Namespace) -> int:
     experiment = _experiment(args)
     device = _device(args.device)
     settings = _engine_settings(args)
+    trackers = tuple(name for name in ("tensorboard", "wandb") if getattr(args, name))
+    options = Options(device, args.checkpoint_seconds, trackers)
+    grid.check(args.workers, options, args.retries, args.engine)
     if args.dry_run:
         return _dry_run(experiment, args)
-    trackers = tuple(name for name in ("tensorboard", "wandb") if getattr(args, name))
     outcome = grid.run(
         experiment,
         workers=args.workers,
-        options=Options(device, args.checkpoint_seconds, trackers),
+        options=options,
         rerun_stale=args.rerun_stale,
-        retries=grid.RETRIES if args.retries is None else args.retries,
+        retries=args.retries,
         engine_name=args.engine,
         **settings,
     )
     counts = {
         "done": outcome.done,
+        "diverged": outcome.diverged,
         "done by another grid": outcome.done_elsewhere,
         "finished before": outcome.finished_before,
         "failed": outcome.failed,
@@ -170,6 +181,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if outcome.stopped:
         print(f"stopped ({outcome.stopped}); the same command goes on from the checkpoints", file=sys.stderr)
+    if outcome.all_diverged:
+        print(f"{experiment.name}: every run diverged; lower the learning rate or see: offline-gntd status")
     return 0 if outcome.complete else 1
 
 
@@ -179,7 +192,7 @@ def _run_theory(args: argparse.Namespace) -> int:
     from offline_gntd.theory import runner
 
     for name, value in vars(args).items():
-        if name not in OF_THEORY and value not in (None, False, [], "cpu", "local"):
+        if name not in OF_THEORY and value not in (None, False, [], "cpu", "local", 2):
             option = {"settings": "set"}.get(name, name.replace("_", "-"))
             raise UserError(f"--{option} is of a grid; theory takes --workers, --rerun-stale and --dry-run")
     if args.dry_run:
@@ -218,26 +231,39 @@ def _engine_settings(args: argparse.Namespace) -> dict:
     return {}
 
 
-def status(args: argparse.Namespace) -> None:
+def status(args: argparse.Namespace) -> int:
     import json
 
+    from offline_gntd.errors import UserError
     from offline_gntd.experiments import definitions, status
     from offline_gntd.theory import runner
 
-    names = [args.experiment] if args.experiment else definitions.with_results()
-    found = [status.read(name) for name in names if name != runner.NAME]
-    facts, lines = [one.to_dict() for one in found], [one.headline() for one in found]
+    facts, lines, damaged = [], [], False
+    for name in [args.experiment] if args.experiment else definitions.with_results():
+        if name == runner.NAME:
+            continue
+        try:
+            experiment = status.read(name, args.verify)
+        except UserError as error:
+            if args.experiment:
+                raise
+            facts.append({"experiment": name, "error": str(error)})
+            lines.append(f"{name}: {error}")
+            damaged = True  # the other experiments are still shown
+            continue
+        facts.append(experiment.to_dict())
+        lines.append(experiment.text() if args.experiment else experiment.headline())
+        damaged |= experiment.damaged
     measurements, measured = set(runner.measurements()), runner.finished()
     if args.experiment == runner.NAME or (not args.experiment and measured):
-        done, all_of_it = len(measurements & measured), len(measurements)
-        facts.append({"experiment": runner.NAME, "measurements": all_of_it, "done": done})
-        lines.append(f"{runner.NAME}: {done} of {all_of_it} measured")
+        done, count = len(measurements & measured), len(measurements)
+        facts.append({"experiment": runner.NAME, "measurements": count, "done": done})
+        lines.append(f"{runner.NAME}: {done} of {count} measured")
     if args.json:
         print(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
-    elif args.experiment and found:
-        print(found[0].text())
     else:
         print("\n".join(lines) or "nothing was run here yet")
+    return 2 if damaged else 0
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -266,8 +292,8 @@ def _device(name: str) -> str:
 
     from offline_gntd.errors import UserError
 
-    if name.partition(":")[0] not in ("cpu", "cuda"):
-        raise UserError(f"no device {name!r}; there are: cpu, cuda")
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
+        raise UserError(f"no device {name!r}; use cpu, cuda or cuda:N")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

@@ -1,4 +1,4 @@
-"""Build datasets by name, in parallel: a process for each member of a discrete family or each MuJoCo body."""
+"""Build datasets by name, in parallel: one process per member of a discrete family, or per MuJoCo body."""
 
 import dataclasses
 import multiprocessing
@@ -9,61 +9,86 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from offline_gntd import processes
 from offline_gntd.collection import discrete, splits
-from offline_gntd.collection.discrete import Recipe
-from offline_gntd.collection.splits import SIZES, Order, Size
-from offline_gntd.collection.training import Training, measure
-from offline_gntd.datasets import built
+from offline_gntd.collection.discrete import ReplaySettings
+from offline_gntd.collection.online import measure_rate
+from offline_gntd.collection.splits import SIZES, SPLITS, BuildSpec, Size
+from offline_gntd.collection.training import OnlineTraining, measure
+from offline_gntd.collection.vector_collector import VectorCollector
+from offline_gntd.datasets import built_datasets
 from offline_gntd.datasets.dataset import Dataset
 from offline_gntd.errors import UserError
 from offline_gntd.files import duration, require_writable
 
 
-def members_of(names: Sequence[str], seeds: int = built.DEFAULT_SEEDS) -> list[str]:
-    """The members to build: the first `seeds` members of each family, and the members that are named."""
+def members_of(names: Sequence[str], seeds: int = built_datasets.DEFAULT_SEEDS) -> list[str]:
+    """The datasets to build: the first `seeds` members of each family, and all other names."""
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
     members = [
-        built.member(name, seed) for name in names for seed in range(seeds if name in built.FAMILIES else 1)
+        built_datasets.member(name, seed)
+        for name in names
+        for seed in range(seeds if name in built_datasets.FAMILIES else 1)
     ]
     return list(dict.fromkeys(members))
 
 
 def build_discrete(
     names: Sequence[str],
-    recipe: Callable[[str], Recipe] = discrete.recipe_of,
-    seeds: int = built.DEFAULT_SEEDS,
+    settings_of: Callable[[str], ReplaySettings] = discrete.default_settings,
+    seeds: int = built_datasets.DEFAULT_SEEDS,
     force: bool = False,
     workers: int | None = None,
     quiet: bool = False,
 ) -> list[Dataset]:
-    """Build discrete datasets that are not built yet, and open all of them.
+    """Build the discrete datasets that are not built yet, and open all of them.
 
-    names    families (cartpole-replay) and members (cartpole-replay-s3)
-    recipe   the recipe for a member's name
-    seeds    members to build of a family
-    force    replace datasets that were built with another recipe
-    workers  processes at once; by default one for each core
+    names        families (cartpole-replay) and members (cartpole-replay-s3)
+    settings_of  the settings for a member's name
+    seeds        members of a family to build
+    force        replace datasets that were built with other settings
+    workers      number of processes; by default one per core
     """
     _check_workers(workers)
     members = members_of(names, seeds)
-    recipes = {name: recipe(name) for name in members}
-    wanted = [
-        name for name in members if force or not built.is_built(name, dataclasses.asdict(recipes[name]))
+    settings = {name: settings_of(name) for name in members}
+    missing = [
+        name
+        for name in members
+        if force or not built_datasets.is_built(name, dataclasses.asdict(settings[name]))
     ]
-    for name in wanted:
-        require_writable(built.path(name))
-    jobs = [(name, recipes[name], quiet) for name in wanted]
-    _run(_build_member, jobs, workers or os.cpu_count() or 1)
-    return [built.load(name) for name in members]
+    for name in missing:
+        require_writable(built_datasets.path(name))
+    workers = workers or os.cpu_count() or 1
+    if missing and not quiet:
+        _announce_discrete(missing, settings, workers)
+    _run(_build_member, [(name, settings[name], quiet) for name in missing], workers)
+    return [built_datasets.load(name) for name in members]
 
 
-def _build_member(place: int, name: str, recipe: Recipe, quiet: bool) -> None:
+def _announce_discrete(names: list[str], settings: dict[str, ReplaySettings], workers: int) -> None:
+    """Print how long building takes at most, from rates measured now, one per family."""
+    measured: dict[str, tuple[float, float]] = {}
+    for name in names:
+        family = built_datasets.family_of(name) or name
+        if family not in measured:
+            measured[family] = discrete.longest_build(name, settings[name])
+    for family, (seconds, rate) in measured.items():
+        count = sum(built_datasets.family_of(name) == family for name in names)
+        rounds = -(-count // workers)
+        _say(
+            f"{family}: {count} datasets take at most {duration(seconds * rounds)}, {workers} at a time "
+            f"(measured: {rate:,.0f} updates/s)"
+        )
+
+
+def _build_member(position: int, name: str, settings: ReplaySettings, quiet: bool) -> None:
     processes.prepare()
-    discrete.build(name, recipe, place, quiet)
+    discrete.build(name, settings, position, quiet)
 
 
 def build_splits(
@@ -75,27 +100,27 @@ def build_splits(
     checkpoint_seconds: float = 60.0,
     quiet: bool = False,
 ) -> list[Dataset]:
-    """Build MuJoCo splits with one training per body; several bodies are built in parallel.
+    """Build the MuJoCo splits that are not built yet, and open all of them.
 
-    A body of which only the random split is to be built is not trained.
+    Each body is trained once, or not at all if only its random split is missing.
 
-    workers  processes at once; by default one for each body
+    workers  number of processes; by default one per body
     """
     _check_workers(workers)
     if not checkpoint_seconds >= 0:
         raise UserError(f"--checkpoint-seconds must be at least 0, not {checkpoint_seconds:g}")
-    wanted: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        recipe = splits.RECIPES[name]
-        order = Order(recipe.body, size, seed)
-        if recipe.trained:
-            size.practice.check()
-        if force or not built.is_built(name, order.options(recipe)):
-            wanted.setdefault(recipe.body, []).append(name)
-            require_writable(built.path(name))
-    jobs = [(Order(body, size, seed), wanted[body], checkpoint_seconds, quiet) for body in wanted]
+        split = SPLITS[name]
+        spec = BuildSpec(split.body, size, seed)
+        if split.trained:
+            size.training.check()
+        if force or not built_datasets.is_built(name, spec.options(split)):
+            missing.setdefault(split.body, []).append(name)
+            require_writable(built_datasets.path(name))
+    jobs = [(BuildSpec(body, size, seed), missing[body], checkpoint_seconds, quiet) for body in missing]
     _run(_build_body, jobs, workers or len(jobs))
-    return [built.load(name) for name in names]
+    return [built_datasets.load(name) for name in names]
 
 
 def _check_workers(workers: int | None) -> None:
@@ -104,7 +129,7 @@ def _check_workers(workers: int | None) -> None:
 
 
 def _run(build: Callable[..., None], jobs: Sequence[tuple], workers: int) -> None:
-    """Call build(place of the progress bar, *job) for each job; several run in processes of their own."""
+    """Call build(position of its progress bar, *job) for each job, in up to `workers` processes."""
     if len(jobs) < 2 or workers == 1:
         for job in jobs:
             build(0, *job)
@@ -126,30 +151,59 @@ def _prepare_worker(lock: Any) -> None:
     tqdm.set_lock(lock)  # the progress bars of all workers share one terminal
 
 
-def _build_body(place: int, order: Order, names: list[str], checkpoint_seconds: float, quiet: bool) -> None:
+def _build_body(
+    position: int, spec: BuildSpec, names: list[str], checkpoint_seconds: float, quiet: bool
+) -> None:
     processes.prepare()  # in the main process too: rounding may depend on the number of threads
-    total = len(splits.policies_of(names)) * order.size.rolled_out
-    if any(splits.RECIPES[name].trained for name in names):
-        total += order.size.practice.steps
-    looks = {"desc": order.body, "unit": "step", "unit_scale": True, "position": place, "disable": quiet}
-    with tqdm(total=total, **looks) as bar:
-        announce = (lambda training: None) if quiet else _announce
-        splits.build_body(order, names, _show(bar), checkpoint_seconds, announce)
+    total = len(splits.policies_of(names)) * spec.size.rolled_out
+    if any(SPLITS[name].trained for name in names):
+        total += spec.size.training.steps
+    style = {"desc": spec.body, "unit": "step", "unit_scale": True, "position": position, "disable": quiet}
+    with tqdm(total=total, **style) as bar:
+
+        def report(state: str, steps: int) -> None:
+            bar.set_postfix_str(state, refresh=False)
+            bar.update(steps)
+
+        announce = (lambda *_: None) if quiet else _announce_body
+        splits.build_body(spec, names, report, checkpoint_seconds, announce)
 
 
-def _announce(training: Training) -> None:
-    """Say how long a training will take, by what is measured now."""
-    settings, since = training.settings, training.step
-    rates = measure(training.task, settings)
-    work = f"{settings.steps - since:,} steps with {settings.updates(since):,} updates"
-    took = f"measured: {rates.steps:,.0f} steps/s, {rates.updates:,.0f} updates/s"
-    left = duration(rates.seconds(settings, since))
-    tqdm.write(f"{training.task.env_id}: training {work} takes about {left} ({took})", file=sys.stderr)
+def _announce_body(spec: BuildSpec, names: Sequence[str], training: OnlineTraining | None) -> None:
+    """Print how long building a body's splits takes, from rates measured now."""
+    policies = [name for name in splits.policies_of(names) if not _is_rolled_out(name, spec, training)]
+    steps = len(policies) * spec.size.rolled_out
+    work, measured, seconds = [], [], 0.0
+    if training and training.step < training.settings.steps:
+        settings, since = training.settings, training.step
+        rates = measure(training.task, settings)
+        work = [f"training {settings.steps - since:,} steps with {settings.updates(since):,} updates"]
+        measured = [f"{rates.updates:,.0f} updates/s"]
+        seconds, step_rate = rates.seconds(settings, since), rates.steps
+    elif policies:
+        step_rate = _step_rate(spec)
+    else:
+        return
+    if policies:
+        work.append(f"rolling out {steps:,} steps")
+    times = ", ".join([f"{step_rate:,.0f} steps/s", *measured])
+    left = duration(seconds + steps / step_rate)
+    _say(f"{spec.task.env_id}: {' and '.join(work)} takes about {left} (measured: {times})")
 
 
-def _show(bar: tqdm) -> Callable[[str, int], None]:
-    def report(state: str, steps: int) -> None:
-        bar.set_postfix_str(state, refresh=False)
-        bar.update(steps)
+def _is_rolled_out(policy: str, spec: BuildSpec, training: OnlineTraining | None) -> bool:
+    return training is not None and splits.rollout_file(policy, spec, training).exists()
 
-    return report
+
+def _step_rate(spec: BuildSpec) -> float:
+    """Environment steps per second, measured with a tenth of the roll-outs or less."""
+    environments = spec.size.training.environments
+    collector = VectorCollector(spec.task, (0, 0), environments)
+    actions = torch.zeros(environments, spec.task.action_dim)
+    rate = measure_rate(lambda: collector.step(actions), spec.size.rolled_out // environments // 10)
+    collector.close()
+    return rate * environments
+
+
+def _say(line: str) -> None:
+    tqdm.write(line, file=sys.stderr)

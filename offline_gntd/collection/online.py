@@ -5,6 +5,7 @@ holds the replay buffer and, for each environment, the number of its episode and
 episode is replayed when a run resumes.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,10 @@ from offline_gntd.nn.noise import uniform
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler, Transitions, row_width
 
-COLLECTING = 2**32 - 1  # in the key of a seed's environments; its evaluations have their step here
+COLLECTING = 2**32 - 1  # second part of the key of a seed's environments; evaluations use their step
 PREFIX = "online."  # of names in a checkpoint
+MEASURED_CALLS = 200  # to measure a rate, at most …
+MEASURED_SECONDS = 2.0  # … and for at most this long
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,8 @@ class OnlineSettings:
     batch_size: int
     random_steps: int  # uniformly random steps before the first update
     buffer_size: int  # transitions of a seed that are stored; then the oldest are overwritten
-    environments: int = 1  # of each seed, stepped together
-    updates_per_step: float = 1.0  # step: of one environment
+    environments: int = 1  # per seed, stepped together
+    updates_per_step: float = 1.0  # per step of one environment
     timeouts_terminal: bool = False  # whether a time limit stops bootstrapping in the batches
 
 
@@ -184,3 +187,15 @@ class OnlineBatches:
     def close(self) -> None:
         for collector in self.collectors:
             collector.close()
+
+
+def measure_rate(work: Callable[[], object], most: int) -> float:
+    """Calls of `work` per second, without the first one, which may be slower. Makes at most `most` calls."""
+    work()
+    began, count = time.perf_counter(), 0
+    while count < max(1, min(MEASURED_CALLS, most - 1)):
+        work()
+        count += 1
+        if time.perf_counter() - began >= MEASURED_SECONDS:
+            break
+    return count / (time.perf_counter() - began)

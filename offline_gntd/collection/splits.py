@@ -1,10 +1,10 @@
-"""MuJoCo splits as D4RL defined them, from one online training per body that serves them all.
+"""MuJoCo splits as D4RL defined them. One online training per body serves all of its splits.
 
-random         random actions, which need no training
-medium         the policy of the evaluation nearest to a third of the expert's score, of those up to the first
-               that reached it; rolled out
-medium-replay  every sample of the training up to that moment
-expert         the policy of the best evaluation, rolled out
+random         uniformly random actions; needs no training
+medium         roll-outs of the policy with the score nearest to a third of the expert's, among the
+               evaluations up to the first that reached a third
+medium-replay  every sample of the training up to that evaluation
+expert         roll-outs of the policy with the best evaluation
 medium-expert  half of each
 full-replay    every sample of the training
 """
@@ -12,37 +12,39 @@ full-replay    every sample of the training
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from offline_gntd.collection.training import Snapshot, Training, TrainingSettings
+from offline_gntd.collection.training import OnlineTraining, Snapshot, TrainingSettings
 from offline_gntd.collection.vector_collector import RolloutBuffer, roll_out
 from offline_gntd.configuration import to_dict
-from offline_gntd.datasets import built
+from offline_gntd.datasets import built_datasets
 from offline_gntd.errors import UserError
 from offline_gntd.locomotion import LOCOMOTION
 from offline_gntd.nn.noise import uniform
 from offline_gntd.tasks import Task
 from offline_gntd.versions import installed
 
-ROLLED_OUT = {  # the policies a split is rolled out from
+POLICIES = {  # the policies that a split is rolled out from; the other splits are samples of the training
     "random": ("random",),
     "medium": ("medium",),
     "medium-expert": ("medium", "expert"),
     "expert": ("expert",),
 }
-REPLAYS = ("medium-replay", "full-replay")
-STREAMS = {"random": 1, "medium": 2, "expert": 3}  # among all that are drawn from one seed; 0 is training's
+STREAMS = {"random": 1, "medium": 2, "expert": 3}  # second part of the key of roll-outs; training uses 0
+
+Report = Callable[[str, int], None]  # called with what is being done, and the number of new steps
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything there is."""
+    """The amount of training, and of rows."""
 
-    practice: TrainingSettings
+    training: TrainingSettings
     transitions: int  # rows of a split that is rolled out …
     mixed_transitions: int  # … and of medium-expert
 
@@ -51,7 +53,7 @@ class Size:
 
     @property
     def rolled_out(self) -> int:
-        """RolloutBuffer of a policy that serve every split."""
+        """Steps to roll out each policy, enough for every split."""
         return max(self.transitions, -(-self.mixed_transitions // 2))
 
 
@@ -62,93 +64,83 @@ SIZES = {
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What a name stands for."""
-
+class Split:
     body: str
-    split: str
-
-    @property
-    def task(self) -> Task:
-        return LOCOMOTION[self.body].task()
-
-    @property
-    def transitions(self) -> int:
-        """Rows by default; of medium-replay, at most."""
-        size = SIZES["small"]
-        return size.practice.steps if self.split in REPLAYS else self.rows(size)
+    name: str  # random, medium …
 
     @property
     def trained(self) -> bool:
-        """Whether a training is needed for it."""
-        return self.split != "random"
+        """Whether it needs a training."""
+        return self.name != "random"
 
     def rows(self, size: Size) -> int:
-        """How many there are where its policies are rolled out."""
-        return size.mixed_transitions if self.split == "medium-expert" else size.transitions
+        """Number of rows, if it is rolled out."""
+        return size.mixed_transitions if self.name == "medium-expert" else size.transitions
 
 
-RECIPES = {f"{body}-{split}-local": Recipe(body, split) for body in LOCOMOTION for split in built.SPLITS}
+SPLITS = {
+    f"{body}-{split}-local": Split(body, split) for body in LOCOMOTION for split in built_datasets.SPLITS
+}
 
 
 @dataclass(frozen=True)
-class Order:
-    """Everything that decides the data of the splits of one body."""
+class BuildSpec:
+    """Everything that decides the data of a body's splits."""
 
     body: str
     size: Size = SIZES["small"]
     seed: int = 0
 
     def __post_init__(self):
-        if self.size.practice.environments < 1:
-            raise UserError(f"environments must be at least 1, not {self.size.practice.environments}")
+        if self.size.training.environments < 1:
+            raise UserError(f"environments must be at least 1, not {self.size.training.environments}")
         if self.size.transitions < 2:
             raise UserError(f"--transitions must be at least 2, not {self.size.transitions}")
         if self.seed < 0:
             raise UserError(f"--seed must be at least 0, not {self.seed}")
-        if self.seed >= 2**63:  # torch takes no larger one
+        if self.seed >= 2**63:  # the limit of torch
             raise UserError(f"--seed must be less than 2**63, not {self.seed}")
 
     @property
     def task(self) -> Task:
         return LOCOMOTION[self.body].task()
 
-    def options(self, recipe: Recipe) -> dict[str, Any]:
-        """What a split was built with, as its provenance says it."""
-        rows = {} if recipe.split in REPLAYS else {"transitions": recipe.rows(self.size)}
-        practice = dataclasses.asdict(self.size.practice)
-        if not recipe.trained:
-            practice = {"environments": practice["environments"]}
-        return rows | {"seed": self.seed} | practice
+    def options(self, split: Split) -> dict[str, Any]:
+        """The options that decide a split, for its provenance."""
+        rows = {"transitions": split.rows(self.size)} if split.name in POLICIES else {}
+        training = dataclasses.asdict(self.size.training)
+        if not split.trained:
+            training = {"environments": training["environments"]}
+        return rows | {"seed": self.seed} | training
 
 
-class Material:
-    """A finished training and the policies found in it: what all splits of a body are made of.
+class TrainedPolicies:
+    """The policies of a finished training, and the rows of all splits made with them.
 
-    Without a training there are random actions only.
+    Without a training, only the random policy exists.
     """
 
-    def __init__(self, order: Order, training: Training | None, report: Callable[[str, int], None]):
-        self.order, self._training, self.report = order, training, report
-        self.policies: dict[str, Snapshot] = {}
+    def __init__(self, spec: BuildSpec, training: OnlineTraining | None, report: Report):
+        self.spec, self._training, self.report = spec, training, report
+        self.snapshots: dict[str, Snapshot] = {}
         if training:
-            self.policies["medium"] = medium(training.snapshots, order.task)
-            self.policies["expert"] = expert(training.snapshots)
+            self.snapshots["medium"] = medium(training.snapshots, spec.task)
+            self.snapshots["expert"] = expert(training.snapshots)
         self._random: RolloutBuffer | None = None
 
     @property
-    def training(self) -> Training:
-        assert self._training, "only random actions need no training"
+    def training(self) -> OnlineTraining:
+        assert self._training, "all splits but random need a training"
         return self._training
 
     def rows(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of a split, and where its episodes end."""
+        """Rows of a split, and the row after each episode's last."""
         if split == "full-replay":
             return self.training.samples.episodes(self.training.step)
         if split == "medium-replay":
-            return self.training.samples.episodes(self.policies["medium"].step)
-        policies = ROLLED_OUT[split]
-        count, more = divmod(Recipe(self.order.body, split).rows(self.order.size), len(policies))
+            return self.training.samples.episodes(self.snapshots["medium"].step)
+        policies = POLICIES[split]
+        count, more = divmod(Split(self.spec.body, split).rows(self.spec.size), len(policies))
         parts = [
             self.rolled_out(policy).episodes(count + (number < more))
             for number, policy in enumerate(policies)
@@ -160,46 +152,46 @@ class Material:
         )
 
     def rolled_out(self, policy: str) -> RolloutBuffer:
-        """As many steps of a policy as any split takes, from the training's folder if they are there."""
+        """Roll-outs of a policy, enough for every split; those of trained policies are stored."""
         if policy == "random":
             self._random = self._random or self._roll_out(policy)
             return self._random
-        path = self.training.folder / f"{policy}-{self.order.size.rolled_out}.pt"
+        path = rollout_file(policy, self.spec, self.training)
         if not path.exists():
             self._roll_out(policy).save(path)
         return RolloutBuffer.load(path)
 
     def _roll_out(self, policy: str) -> RolloutBuffer:
-        order, key = self.order, (self.order.seed, STREAMS[policy])
+        spec, key = self.spec, (self.spec.seed, STREAMS[policy])
         seed = int(np.random.SeedSequence(key).generate_state(1)[0])
-        act = self._acting(policy, [torch.Generator().manual_seed(seed)])
-        count, environments = order.size.rolled_out, order.size.practice.environments
-        count_up = lambda steps: self.report(f"rolling out {policy}", steps)  # noqa: E731
-        return roll_out(order.task, act, count, key, environments, count_up)
+        act = self._actions_of(policy, [torch.Generator().manual_seed(seed)])
+        count, environments = spec.size.rolled_out, spec.size.training.environments
+        progress = lambda steps: self.report(f"rolling out {policy}", steps)  # noqa: E731
+        return roll_out(spec.task, act, count, key, environments, progress)
 
-    def _acting(self, policy: str, generators: list[torch.Generator]) -> Callable[[Tensor], Tensor]:
-        """Random actions, or a snapshot's with the noise of its training: D4RL's policies are sampled too."""
-        task, practice = self.order.task, self.order.size.practice
+    def _actions_of(self, policy: str, generators: list[torch.Generator]) -> Callable[[Tensor], Tensor]:
+        """Random actions, or a snapshot's with exploration noise: D4RL's policies are stochastic too."""
+        task, settings = self.spec.task, self.spec.size.training
         if policy == "random":
             return lambda obs: uniform(generators, obs.shape[1], task.action_dim)
-        agent = practice.config.agent(task, generators)
-        agent.actor.network.flat.copy_(self.policies[policy].weights)
-        return lambda obs: agent.explore(obs, practice.exploration)
+        agent = settings.config.agent(task, generators)
+        agent.actor.network.flat.copy_(self.snapshots[policy].weights)
+        return lambda obs: agent.explore(obs, settings.exploration)
 
-    def level(self, split: str) -> str:
-        """The scores that the policies behind a split reached."""
+    def describe(self, split: str) -> str:
+        """The scores of the policies behind a split."""
         if split == "full-replay":
             last = self.training.snapshots[-1]
             return f"every sample of a training that {self._reached(last)}"
         if split == "medium-replay":
-            return f"every sample until the policy {self._reached(self.policies['medium'])}"
+            return f"every sample until the policy {self._reached(self.snapshots['medium'])}"
         parts = []
-        for policy in ROLLED_OUT[split]:
-            returns = self.rolled_out(policy).whole_returns(self.order.task)
+        for policy in POLICIES[split]:
+            returns = self.rolled_out(policy).complete_returns(self.spec.task)
             score = f"score {self._score(returns.mean())}" if len(returns) else "no episode ended"
             greedy = ""
-            if policy in self.policies:
-                greedy = f", which {self._reached(self.policies[policy])} without noise"
+            if policy in self.snapshots:
+                greedy = f", which {self._reached(self.snapshots[policy])} without noise"
             parts.append(f"{policy} policy, {score}{greedy}")
         return "; ".join(parts)
 
@@ -208,12 +200,16 @@ class Material:
         return f"scored {self._score(snapshot.greedy_return)} {when}"
 
     def _score(self, mean_return: float) -> str:
-        return f"{self.order.task.score(float(mean_return)):.1f}"
+        return f"{self.spec.task.score(float(mean_return)):.1f}"
+
+
+def rollout_file(policy: str, spec: BuildSpec, training: OnlineTraining) -> Path:
+    return training.folder / f"{policy}-{spec.size.rolled_out}.pt"
 
 
 def policies_of(names: Sequence[str]) -> set[str]:
-    """All that the named splits are rolled out from."""
-    return {policy for name in names for policy in ROLLED_OUT.get(RECIPES[name].split, ())}
+    """The policies that the named splits are rolled out from."""
+    return {policy for name in names for policy in POLICIES.get(SPLITS[name].name, ())}
 
 
 def expert(snapshots: Sequence[Snapshot]) -> Snapshot:
@@ -222,59 +218,60 @@ def expert(snapshots: Sequence[Snapshot]) -> Snapshot:
 
 def medium(snapshots: Sequence[Snapshot], task: Task) -> Snapshot:
     scores = [task.score(snapshot.greedy_return) for snapshot in snapshots]
-    goal = min(max(scores) / 3, max(scores))  # an expert worse than random has no third
+    goal = min(max(scores) / 3, max(scores))  # a third of a negative score would be above it
     reached = next(i for i, score in enumerate(scores) if score >= goal)
     return snapshots[min(range(reached + 1), key=lambda i: abs(scores[i] - goal))]
 
 
 def build_body(
-    order: Order,
+    spec: BuildSpec,
     names: Sequence[str],
-    report: Callable[[str, int], None],
+    report: Report,
     checkpoint_seconds: float,
-    announce: Callable[[Training], None] = lambda training: None,
+    announce: Callable[[BuildSpec, Sequence[str], OnlineTraining | None], None] = lambda *_: None,
 ) -> None:
-    """Make and store the named splits of one body; those that need no training come first.
+    """Build and store the named splits of one body; those that need no training come first.
 
-    announce  called before a training begins or goes on
+    announce  called before any work with the training, or None if no training is needed
     """
-    trained = [name for name in names if RECIPES[name].trained]
-    _store(Material(order, None, report), [name for name in names if name not in trained])
+    trained = [name for name in names if SPLITS[name].trained]
+    training = None
     if trained:
-        training = Training(order.task, order.size.practice, order.seed)
+        training = OnlineTraining(spec.task, spec.size.training, spec.seed)
         training.resume()
-        if training.step < order.size.practice.steps:
-            announce(training)
+    announce(spec, names, training)
+    _store(TrainedPolicies(spec, None, report), [name for name in names if name not in trained])
+    if training:
         _train(training, report, checkpoint_seconds)
-        _store(Material(order, training, report), trained)
+        _store(TrainedPolicies(spec, training, report), trained)
 
 
-def _train(training: Training, report: Callable[[str, int], None], checkpoint_seconds: float) -> None:
-    seen = 0
+def _train(training: OnlineTraining, report: Report, checkpoint_seconds: float) -> None:
+    reported = 0
 
-    def practised(training: Training) -> None:
-        nonlocal seen
+    def report_step(training: OnlineTraining) -> None:
+        nonlocal reported
         last = training.snapshots[-1].greedy_return if training.snapshots else None
         state = "warming up" if last is None else f"score {training.task.score(last):.1f}"
-        report(state, training.step - seen)
-        seen = training.step
+        report(state, training.step - reported)
+        reported = training.step
 
-    practised(training)  # which may have been finished before
-    training.run(practised, checkpoint_seconds)
+    report_step(training)  # steps before the last checkpoint
+    training.run(report_step, checkpoint_seconds)
 
 
-def _store(material: Material, names: Sequence[str]) -> None:
+def _store(policies: TrainedPolicies, names: Sequence[str]) -> None:
     for name in names:
-        recipe, order = RECIPES[name], material.order
-        material.report(f"writing {recipe.split}", 0)
-        rows, ends = material.rows(recipe.split)
-        provenance: dict[str, Any] = {"level": material.level(recipe.split), "versions": installed()}
-        if recipe.trained:
-            training = material.training
+        split, spec = SPLITS[name], policies.spec
+        policies.report(f"writing {split.name}", 0)
+        rows, ends = policies.rows(split.name)
+        provenance: dict[str, Any] = {"level": policies.describe(split.name), "versions": installed()}
+        if split.trained:
+            training = policies.training
             provenance["training"] = {
-                "config": to_dict(order.size.practice.config),
+                "config": to_dict(spec.size.training.config),
                 "updates": int(training.agent.updates),
                 "greedy_returns": {str(s.step): s.greedy_return for s in training.snapshots},
                 "seconds": {part: round(seconds, 1) for part, seconds in training.seconds.items()},
             }
-        built.store(name, rows, ends, order.options(recipe), provenance)
+        built_datasets.store(name, rows, ends, spec.options(split), provenance)

@@ -1,7 +1,7 @@
 """Train TD3 online, storing every sample and the policy at every evaluation.
 
-A training has a folder, named after everything that decides its outcome: settings, seed and versions. A
-training that was killed resumes from its last checkpoint and gives the same samples, bit for bit.
+Each training has a folder, named by a hash of its settings, seed and package versions. A training that was
+killed resumes from its last checkpoint and gives the same samples, bit for bit.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from torch import Tensor
 from offline_gntd import tensors
 from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.td3_bc import TD3BC, TD3BCAgent
-from offline_gntd.collection.online import OnlineBatches, OnlineSettings
+from offline_gntd.collection.online import OnlineBatches, OnlineSettings, measure_rate
 from offline_gntd.collection.vector_collector import RolloutBuffer
 from offline_gntd.configuration import digest, hashed_fields
 from offline_gntd.errors import UserError
@@ -26,14 +26,12 @@ from offline_gntd.files import home
 from offline_gntd.tasks import Task
 from offline_gntd.versions import installed
 
-STREAM = 0  # in the key of a training's environments; roll-outs have other numbers
-MEASURED = 200  # rounds of steps, and updates, that a rate is measured with …
-MEASURED_SECONDS = 2.0  # … or as many as take this long
+STREAM = 0  # second part of the key of a training's environments; roll-outs use other numbers
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    algorithm: str = "td3_bc"  # or gntd3_bc; without data to clone it is TD3
+    algorithm: str = "td3_bc"  # or gntd3_bc; used without behaviour cloning, so it is TD3
     steps: int = 300_000  # of all environments together
     environments: int = 10  # stepped together
     updates_per_step: float = 0.75
@@ -43,7 +41,7 @@ class TrainingSettings:
     evaluate_episodes: int = 10
 
     def check(self) -> None:
-        """Raise UserError for values that cannot be trained with."""
+        """Raise UserError for illegal values."""
         for name in ("steps", "environments", "evaluate_every", "evaluate_episodes"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -63,7 +61,7 @@ class TrainingSettings:
             raise UserError(f"--algorithm must be td3_bc or gntd3_bc, not {self.algorithm}")
 
     def updates(self, since: int = 0) -> int:
-        """Updates from a step to the end."""
+        """Number of updates from step `since` to the end."""
         first, last = (
             int(max(0, step - self.warm_up) * self.updates_per_step) for step in (since, self.steps)
         )
@@ -71,7 +69,7 @@ class TrainingSettings:
 
     @property
     def config(self) -> TD3BC:
-        """TD3: no behaviour cloning, and no observation statistics."""
+        """TD3: no behaviour cloning, no normalised observations."""
         return dataclasses.replace(preset(self.algorithm).config, alpha=None, normalise_obs=False)
 
 
@@ -86,20 +84,20 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast this machine trains at the moment."""
+    """How fast this machine trains, measured now."""
 
     steps: float  # per second, of all environments together
     updates: float  # per second
     episode_limit: int | None  # steps, of the environment
 
     def seconds(self, settings: TrainingSettings, since: int = 0) -> float:
-        """To train from a step to the end, if every evaluated episode takes as long as it may."""
+        """Time to train from step `since` to the end, if every evaluation episode reaches the limit."""
         evaluations = -(-settings.steps // settings.evaluate_every) - since // settings.evaluate_every
         evaluated = evaluations * settings.evaluate_episodes * (self.episode_limit or 0)
         return (settings.steps - since + evaluated) / self.steps + settings.updates(since) / self.updates
 
 
-class Training:
+class OnlineTraining:
     def __init__(self, task: Task, settings: TrainingSettings, seed: int):
         self.task, self.settings, self.seed = task, settings, seed
         self.generators = [torch.Generator().manual_seed(seed)]
@@ -118,8 +116,8 @@ class Training:
 
     @property
     def folder(self) -> Path:
-        made_from = [dataclasses.asdict(self.settings), hashed_fields(self.settings.config), self.seed]
-        name = f"{self.task.env_id}-{digest([*made_from, installed()])}"
+        parts = [dataclasses.asdict(self.settings), hashed_fields(self.settings.config), self.seed]
+        name = f"{self.task.env_id}-{digest([*parts, installed()])}"
         return home() / "datasets" / "trainings" / name
 
     @property
@@ -136,9 +134,11 @@ class Training:
         )
 
     def run(
-        self, report: Callable[["Training"], None] = lambda training: None, checkpoint_seconds: float = 60.0
+        self,
+        report: Callable[["OnlineTraining"], None] = lambda training: None,
+        checkpoint_seconds: float = 60.0,
     ) -> None:
-        """Train to the last step, from the last checkpoint if there is one."""
+        """Train to the last step, from the last checkpoint if there is one. `report` is called every step."""
         if self.step == 0:
             self.resume()
         evaluator = Evaluator(self.task, [self.seed], self.settings.evaluate_episodes)
@@ -155,7 +155,7 @@ class Training:
         self.batches.close()
 
     def train_step(self) -> None:
-        """One step of every environment, and the updates that are due."""
+        """One step in every environment, and the updates that are due."""
         began = time.perf_counter()
         due = self.batches.step(partial(self.agent.explore, noise=self.settings.exploration))
         stepped = time.perf_counter()
@@ -171,7 +171,7 @@ class Training:
         self.seconds["evaluations"] += time.perf_counter() - began
 
     def save(self) -> None:
-        """Write the samples since the last checkpoint to a new file, then the checkpoint that counts them."""
+        """Write the samples since the last checkpoint to a new file, then a checkpoint."""
         state = self.batches.state(0)
         new = {name: state.pop(f"online.{name}")[self._stored :].clone() for name in ("rows", "truncated")}
         tensors.save(self._part(self._stored), new)
@@ -187,7 +187,7 @@ class Training:
         self._stored = self.step
 
     def resume(self) -> None:
-        """Go to the last checkpoint, if there is one."""
+        """Restore the last checkpoint, if there is one."""
         if not (self.folder / "checkpoint.pt").exists():
             return
         content = tensors.load(self.folder / "checkpoint.pt")
@@ -204,28 +204,17 @@ class Training:
         self.batches.restore([content["batches"] | samples])
 
     def _part(self, stored: int) -> Path:
-        """The file of the samples after the first `stored`."""
+        """The file of the samples from number `stored` on."""
         return self.folder / f"samples-{stored:07d}.pt"
 
 
 def measure(task: Task, settings: TrainingSettings) -> Rates:
     """Time a few steps and updates of a training that is thrown away."""
-    trial = Training(task, dataclasses.replace(settings, steps=settings.environments, warm_up=0), seed=0)
+    short = dataclasses.replace(settings, steps=settings.environments, warm_up=0)
+    trial = OnlineTraining(task, short, seed=0)
     explore = partial(trial.agent.explore, noise=settings.exploration)
-    rounds = _rate(lambda: trial.batches.step(explore), settings.steps // settings.environments)
-    updates = _rate(lambda: trial.agent.update(trial.batches.sample()), settings.updates())
+    rounds = measure_rate(lambda: trial.batches.step(explore), settings.steps // settings.environments)
+    updates = measure_rate(lambda: trial.agent.update(trial.batches.sample()), settings.updates())
     spec = trial.batches.collectors[0].environments[0].spec
     trial.batches.close()
     return Rates(rounds * settings.environments, updates, spec.max_episode_steps if spec else None)
-
-
-def _rate(work: Callable[[], object], most: int) -> float:
-    """Calls per second, the first one not counted: it may be slower. About `most` calls are enough."""
-    work()
-    began, count = time.perf_counter(), 0
-    while count < max(1, min(MEASURED, most - 1)):
-        work()
-        count += 1
-        if time.perf_counter() - began >= MEASURED_SECONDS:
-            break
-    return count / (time.perf_counter() - began)

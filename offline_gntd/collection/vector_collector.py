@@ -1,4 +1,4 @@
-"""Environments stepped together, each through one episode after another, with every step stored."""
+"""Environments stepped together, one episode after another, with every step stored."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,29 +17,30 @@ from offline_gntd.transitions import row_width
 
 @dataclass
 class RolloutBuffer:
-    """What happened, round by round: in a round every environment takes one step."""
+    """Stored steps by round: in each round, every environment takes one step."""
 
     rows: Tensor  # [rounds, environments, row_width] float32: obs | action | reward | next_obs | terminated
-    truncated: Tensor  # [rounds, environments] bool: cut by the time limit and not terminated
+    truncated: Tensor  # [rounds, environments] bool: ended by the time limit, not by a terminal state
 
     def __getitem__(self, rounds: slice) -> "RolloutBuffer":
         return RolloutBuffer(self.rows[rounds], self.truncated[rounds])
 
     @property
-    def over(self) -> Tensor:
-        """Where an episode ended: [rounds, environments]."""
+    def done(self) -> Tensor:
+        """[rounds, environments] bool: the last step of an episode."""
         return self.truncated | self.rows[..., -1].bool()
 
     def episodes(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first `count` steps as episodes in the order they began: rows [count, …], and where each ends.
+        """The first `count` steps as episodes, in the order they began.
 
-        Each environment's last episode is cut where those steps end.
+        Returns rows [count, row_width], and the row after each episode's last. The last episode of each
+        environment is cut after its share of the steps.
         """
-        environments, over = self.rows.shape[1], self.over.numpy()
+        environments, done = self.rows.shape[1], self.done.numpy()
         parts = []
         for i in range(environments):
             length = (count - i + environments - 1) // environments  # of this environment's share
-            ends = np.flatnonzero(over[:length, i]) + 1
+            ends = np.flatnonzero(done[:length, i]) + 1
             ends = ends if len(ends) and ends[-1] == length else np.append(ends, length)
             bounds = zip([0, *ends[:-1]], ends, strict=True)
             parts += [(start, i, end) for start, end in bounds if end > start]
@@ -47,18 +48,18 @@ class RolloutBuffer:
         rows = np.concatenate([self.rows[start:end, i].numpy() for start, i, end in parts])
         return rows, np.cumsum([end - start for start, _, end in parts])
 
-    def whole_returns(self, task: Task) -> np.ndarray:
-        """Returns of the episodes that were not cut by the end of the steps."""
-        rewards, over = self.rows[..., task.obs_dim + task.action_dim].double().numpy(), self.over.numpy()
+    def complete_returns(self, task: Task) -> np.ndarray:
+        """Returns of the complete episodes."""
+        rewards, done = self.rows[..., task.obs_dim + task.action_dim].double().numpy(), self.done.numpy()
         returns = []
-        for i in range(over.shape[1]):
-            ends = np.flatnonzero(over[:, i]) + 1
+        for i in range(done.shape[1]):
+            ends = np.flatnonzero(done[:, i]) + 1
             if len(ends):
                 returns.append(np.add.reduceat(rewards[: ends[-1], i], [0, *ends[:-1]]))
         return np.concatenate(returns) if returns else np.zeros(0)
 
     def save(self, path: Path) -> None:
-        # cloned, since all of the memory behind a view would be stored
+        # cloned: torch would store all of the memory behind a view
         tensors.save(path, {"rows": self.rows.clone(), "truncated": self.truncated.clone()})
 
     @staticmethod
@@ -81,7 +82,7 @@ class VectorCollector:
         self.obs = torch.zeros(environments, task.obs_dim)
         self.rows = torch.zeros(environments, row_width(task))
         self.truncated = torch.zeros(environments, dtype=torch.bool)
-        # The same memory as arrays: setting a few numbers in a tensor takes ten times as long
+        # the same memory as arrays: setting a few numbers in a tensor takes ten times as long
         self._obs, self._rows, self._truncated = (
             tensor.numpy() for tensor in (self.obs, self.rows, self.truncated)
         )
@@ -103,7 +104,7 @@ class VectorCollector:
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """One step of every environment: rows [environments, row_width] and truncated [environments].
 
-        actions  [environments, action_dim] within their range, or whole numbers [environments] if discrete
+        actions  [environments, action_dim] within their range, or integers [environments] if discrete
 
         The result is valid until the next step. A row is truncated if the time limit ended its episode and
         its state is not terminal.

@@ -1,10 +1,10 @@
-"""Reading datasets: `load` opens any of them by name or path. Building them is `offline_gntd.collection`."""
+"""Reading datasets: `load` opens any of them by name or path. `offline_gntd.collection` builds them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offline_gntd.datasets.dataset import Dataset, DatasetNotFound, OnlineEnv
+    from offline_gntd.datasets.dataset import Dataset, DatasetNotFound, OnlineEnv, verify
     from offline_gntd.datasets.loading import load
     from offline_gntd.datasets.user_datasets import Source
 
@@ -14,8 +14,9 @@ MODULES = {
     "OnlineEnv": "dataset",
     "Source": "user_datasets",
     "load": "loading",
+    "verify": "dataset",
 }
-__all__ = ["Dataset", "DatasetNotFound", "OnlineEnv", "Source", "load"]
+__all__ = ["Dataset", "DatasetNotFound", "OnlineEnv", "Source", "load", "verify"]
 
 
 def __getattr__(name: str) -> Any:

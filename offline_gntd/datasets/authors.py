@@ -1,6 +1,6 @@
 """The replay buffers of the paper's authors: five .npy files with a common prefix, or one .npz file.
 
-    <prefix>_state.npy, _action.npy, _reward.npy, _next_state.npy, _not_done.npy    (`not_done` holds *done*)
+    <prefix>_state.npy, _action.npy, _reward.npy, _next_state.npy, _not_done.npy    (`not_done` contains done)
     observations, actions, rewards, next_observations, dones                        (the keys of an .npz file)
 
 `done` does not distinguish a terminal state from the time limit. A row is truncated if it is done and is the
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from offline_gntd.datasets.hdf5 import first_line
 from offline_gntd.errors import UserError
 from offline_gntd.tasks import Task
 
@@ -33,7 +34,7 @@ def files_of(source: Path) -> list[Path]:
 
 def is_buffer(source: Path) -> bool:
     """Whether a path names an .npz file or is the prefix of at least one file of a buffer."""
-    return source.suffix == ".npz" or any(path.is_file() for path in files_of(source))
+    return source.suffix == ".npz" or (bool(source.name) and any(path.is_file() for path in files_of(source)))
 
 
 def require_files(source: Path) -> None:
@@ -41,19 +42,19 @@ def require_files(source: Path) -> None:
     if missing and source.suffix == ".npz":
         raise UserError(f"there is no file {source}")
     if missing:
-        raise UserError(f"{source} is incomplete: there is no {', '.join(missing)} in {source.parent}")
+        raise UserError(f"{source} is incomplete: {', '.join(missing)} is missing in {source.parent}")
 
 
 def read(source: Path, task: Task, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Rows [N, row_width] float32 and episodes [E, 3] (return, length, truncated) of a buffer.
 
-    limit  the most steps of an episode, or None if there is no limit
+    limit  longest episode in steps, or None
     """
     require_files(source)
     arrays = _arrays(source)
     steps = len(arrays["observations"]) if arrays["observations"].ndim else 0
     if not steps:
-        raise UserError(f"{source} holds no transitions")
+        raise UserError(f"{source} contains no transitions")
     action_width = 1 if task.discrete else task.action_dim
     widths = {"observations": task.obs_dim, "next_observations": task.obs_dim, "actions": action_width}
     columns = {key: _column(source, key, array, steps, widths.get(key, 1)) for key, array in arrays.items()}
@@ -61,12 +62,12 @@ def read(source: Path, task: Task, limit: int | None) -> tuple[np.ndarray, np.nd
         _check_actions(source, columns["actions"], task)
     done = columns["dones"][:, 0]
     if not np.isin(done, (0, 1)).all():
-        raise UserError(f"{source}: dones holds values other than 0 and 1")
+        raise UserError(f"{source}: dones contains values other than 0 and 1")
     continues = (columns["next_observations"][:-1] == columns["observations"][1:]).all(axis=1)
-    over = done.astype(bool)
-    over[:-1] |= ~continues
-    over[-1] = True
-    ends = np.flatnonzero(over) + 1
+    last = done.astype(bool)  # rows that end an episode
+    last[:-1] |= ~continues
+    last[-1] = True
+    ends = np.flatnonzero(last) + 1
     starts = np.concatenate([[0], ends[:-1]])
     truncated = (done[ends - 1] == 1) & (ends - starts == limit)
     columns["dones"][ends[truncated] - 1] = 0
@@ -84,25 +85,24 @@ def _arrays(source: Path) -> dict[str, np.ndarray]:
         with np.load(source, allow_pickle=False) as stored:
             missing = [key for key in FILES if key not in stored]
             if missing:
-                raise UserError(f"{source} has no {missing[0]!r}; a buffer has: {', '.join(FILES)}")
+                raise UserError(f"{source} has no {missing[0]!r}; a buffer needs {', '.join(FILES)}")
             return {key: stored[key] for key in FILES}
     except UserError:
         raise
-    except Exception as error:  # numpy lets through those of zipfile, zlib and tokenize
-        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-        raise UserError(f"cannot read {source}: {reason}") from error
+    except Exception as error:  # numpy raises errors of zipfile, zlib and tokenize too
+        raise UserError(f"cannot read {source}: {first_line(error)}") from error
 
 
 def _column(source: Path, key: str, array: np.ndarray, steps: int, width: int) -> np.ndarray:
     """A writable float32 copy [steps, width] of an array that is stored as [steps, width] or [steps]."""
     if array.dtype.kind not in "biuf":
-        raise UserError(f"{source}: {key} holds {array.dtype}, not numbers")
+        raise UserError(f"{source}: {key} has dtype {array.dtype}, not numbers")
     if array.shape[:1] != (steps,):
         rows = array.shape[0] if array.ndim else "no"
-        raise UserError(f"{source}: {key} has {rows} rows and observations {steps}")
+        raise UserError(f"{source}: {key} has {rows} rows, but observations has {steps}")
     if array.shape != (steps, width) and not (width == 1 and array.shape == (steps,)):
-        raise UserError(f"{source}: {key} is {array.shape}, not ({steps}, {width})")
-    with np.errstate(over="ignore"):  # infinite values are refused when the rows are stored
+        raise UserError(f"{source}: {key} has shape {array.shape}, not ({steps}, {width})")
+    with np.errstate(over="ignore"):  # the cache refuses infinite values
         return array.reshape(steps, width).astype(np.float32)
 
 
@@ -110,5 +110,5 @@ def _check_actions(source: Path, actions: np.ndarray, task: Task) -> None:
     wrong = (actions < 0) | (actions >= task.action_dim) | (actions != np.round(actions))
     if wrong.any():
         raise UserError(
-            f"{source}: action {actions[wrong][0]:g} is not a whole number from 0 to {task.action_dim - 1}"
+            f"{source}: action {actions[wrong][0]:g} is not an integer from 0 to {task.action_dim - 1}"
         )

@@ -1,9 +1,14 @@
-"""The flat cache: a dataset as one memory-mapped float32 matrix, shared by every process that opens it.
+"""The cache: a dataset as one memory-mapped float32 matrix, shared by every process that opens it.
 
-A cache folder holds rows.npy [N, row_width], episodes.npy (return and length of each episode, and 1 where a
-time limit cut it at its last row) and dataset.json, which carries the key of the source it was made from, the
-sha256 of the data and the stamp (size, times) under which that was verified. A cache is always derived from a
-source, so one that is stale or fails verification is deleted and made again.
+    rows.npy       [N, row_width] float32
+    episodes.npy   [episodes, 3] float64: return, length, 1 if a time limit ended the episode at its last row
+    dataset.json   description, key of the source, and checksums: sha256 of rows and truncations (the
+                   dataset's sha256), of the episodes, and of the description itself
+
+Opening verifies the description, the episodes, and the header, size and times of rows.npy. The rows
+themselves are hashed when they are written, when the file's times have changed, by `datasets check`, and at
+the start and end of every run (`Dataset.verify`). A cache is derived from a source: one that is stale or
+damaged is built again.
 """
 
 import contextlib
@@ -12,6 +17,8 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,61 +26,90 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from offline_gntd.datasets.dataset import Dataset, DatasetInfo
+from offline_gntd.datasets.dataset import Dataset, DatasetInfo, data_sha256, finish_sha256
+from offline_gntd.datasets.file_hash import changed
+from offline_gntd.datasets.hdf5 import first_line
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, read_json, write_json, writing
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 
-FORMAT = 3  # of the folder; a cache in another format is made again
+FORMAT = 3  # a cache in another format is built again
+
+Contents = tuple[DatasetInfo, np.ndarray | Iterable[np.ndarray], Any]  # info, rows, episodes: see `write`
 
 
 class Unusable(UserError):
-    """The cache is not what was written, or was made from something else."""
+    """The cache is damaged, or was built from something else."""
 
 
-class Absent(Unusable):
+class NoCache(Unusable):
     """There is no cache."""
+
+
+@dataclass(frozen=True)
+class CachedSource:
+    """A dataset that is read through the cache."""
+
+    folder: Path
+    key: str  # hash of the source's content and of the settings it is read with
+    contents: Callable[[], AbstractContextManager[Contents]]  # reads the source
+    current_key: Callable[[], str]  # the key, computed again after reading
 
 
 def folder(name: str) -> Path:
     return home() / "datasets" / "cache" / name
 
 
-def cached(path: Path, key: str, make: Callable[[], Dataset]) -> Dataset:
-    """The cache made from the source with this key; when it is not to be used, what `make` makes of it."""
+def key_of(*parts: Any) -> str:
+    """A hash of JSON values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def load(source: CachedSource) -> Dataset:
+    """Open the cache of a source; build it if it is missing, stale or damaged."""
     try:
-        return read(path, key)
-    except Absent:
+        return read(source.folder, source.key)
+    except NoCache:
         pass
     except Unusable as error:
-        tqdm.write(f"{error}; making it anew", file=sys.stderr)
+        tqdm.write(f"{error}; building it again", file=sys.stderr)
     try:
-        return make()
+        with source.contents() as (info, rows, episodes):
+            return write(source.folder, info, source.key, rows, episodes, source.current_key)
     except UserError:
-        with contextlib.suppress(Unusable):  # another process made it meanwhile, in our way
-            return read(path, key)
+        with contextlib.suppress(Unusable):  # another process built it meanwhile
+            return read(source.folder, source.key)
         raise
 
 
 def write(
-    path: Path, about: DatasetInfo, key: str, rows: np.ndarray | Iterable[np.ndarray], episodes: Any
+    path: Path,
+    info: DatasetInfo,
+    key: str,
+    rows: np.ndarray | Iterable[np.ndarray],
+    episodes: Any,
+    current_key: Callable[[], str] | None = None,
 ) -> Dataset:
-    """Write a cache folder whole, and open it.
+    """Write a cache folder and open it.
 
-    rows may come in slabs; episodes [E, 3] (return, length, truncated) is read after the last slab.
+    rows         [N, row_width], or an iterable of parts
+    episodes     [E, 3] (return, length, truncated); read after the last part of `rows`
+    current_key  called after the last part; if it differs from `key`, the source changed while it was read
     """
-    slabs = [rows] if isinstance(rows, np.ndarray) else rows
+    parts = [rows] if isinstance(rows, np.ndarray) else rows
     with writing(path) as temporary:
         temporary.mkdir()
-        summary = _write_rows(temporary / "rows.npy", slabs, about)
+        summary = _write_rows(temporary / "rows.npy", parts, info)
+        if current_key is not None and current_key() != key:
+            raise changed(info.source)
         episodes = np.asarray(episodes, np.float64)
         np.save(temporary / "episodes.npy", episodes)
         description = {
             "format": FORMAT,
             "key": key,
-            **dataclasses.asdict(about),
-            **summary.description(truncated_rows(episodes)),
+            **dataclasses.asdict(info),
+            **summary.description(episodes),
             "episodes_sha256": hashlib.sha256(episodes.tobytes()).hexdigest(),
         }
         description |= {"digest": _digest(description), "stamp": _stamp(temporary / "rows.npy")}
@@ -81,76 +117,76 @@ def write(
     return read(path, key)
 
 
-def in_memory(about: DatasetInfo, rows: np.ndarray, episodes: np.ndarray) -> Dataset:
-    """A dataset that is kept nowhere."""
+def in_memory(info: DatasetInfo, rows: np.ndarray, episodes: np.ndarray) -> Dataset:
+    """A dataset without a cache."""
     rows = np.ascontiguousarray(rows, np.float32)
-    summary = Summary(about)
+    summary = Summary(info)
     summary.add(rows)
     episodes = np.asarray(episodes, np.float64)
-    return _dataset(about, rows, episodes, summary.description(truncated_rows(episodes)))
+    return _dataset(info, rows, episodes, summary.description(episodes))
 
 
 def truncated_rows(episodes: np.ndarray) -> np.ndarray:
-    """Numbers of the rows at which a time limit cut an episode, from episodes [E, 3]."""
+    """Row numbers where a time limit ended an episode, from episodes [E, 3]."""
     return (np.cumsum(episodes[:, 1]).astype(np.int64) - 1)[episodes[:, 2] > 0]
 
 
-def _sha256(rows_hash: Any, truncated: np.ndarray) -> str:
-    """The hash of a dataset: its rows and, where there are any, its truncated rows' numbers."""
-    rows_hash.update(truncated.tobytes())
-    return rows_hash.hexdigest()
+def read(path: Path, key: str, verify: bool = False) -> Dataset:
+    """Open a cache folder, or raise Unusable.
 
-
-def read(path: Path, key: str) -> Dataset:
-    """Open a cache folder without reading its rows, or raise Unusable."""
+    verify  hash the rows even if the size and times of their file are unchanged
+    """
     if not path.exists():
-        raise Absent(f"there is no flat cache {path}")
+        raise NoCache(f"there is no cache {path}")
     try:
         description = read_json(path / "dataset.json")
         if description.get("format") != FORMAT:
-            raise Unusable(f"the flat cache {path} was made by another version")
+            raise Unusable(f"the cache {path} was written by another version")
         if description["digest"] != _digest(description):
-            raise ValueError("its description has been changed")
+            raise ValueError("its description does not match its checksum")
         if description["key"] != key:
-            raise Unusable(f"the flat cache {path} was made from another source")
+            raise Unusable(f"the cache {path} was built from another source")
         rows = np.load(path / "rows.npy", mmap_mode="c")  # copy-on-write: shared until written to
         episodes = np.load(path / "episodes.npy")
-        about = DatasetInfo(
+        info = DatasetInfo(
             **{field.name: description[field.name] for field in dataclasses.fields(DatasetInfo)}
             | {"task": Task(**description["task"]), "notes": tuple(description["notes"])}
         )
-        if rows.dtype != np.float32 or rows.ndim != 2 or rows.shape[1] != row_width(about.task):
+        if rows.dtype != np.float32 or rows.ndim != 2 or rows.shape[1] != row_width(info.task):
             raise ValueError(f"its rows are {rows.dtype} {rows.shape}")
+        if episodes.dtype != np.float64 or episodes.ndim != 2 or episodes.shape[1] != 3:
+            raise ValueError(f"its episodes are {episodes.dtype} {episodes.shape}")
         if hashlib.sha256(episodes.tobytes()).hexdigest() != description["episodes_sha256"]:
-            raise ValueError("its episodes have been changed")
-        if description["stamp"] != _stamp(path / "rows.npy"):
-            if _sha256(hashlib.sha256(rows.data), truncated_rows(episodes)) != description["sha256"]:
-                raise ValueError("its rows do not have their sha256")
-            with contextlib.suppress(UserError):  # a cache that is only to be read is verified each time
+            raise ValueError("its episodes do not match their checksum")
+        if verify or description["stamp"] != _stamp(path / "rows.npy"):
+            if data_sha256(rows, truncated_rows(episodes)) != description["sha256"]:
+                raise ValueError("its rows do not match their sha256")
+            with contextlib.suppress(UserError):  # a read-only cache is verified each time
                 write_json(path / "dataset.json", description | {"stamp": _stamp(path / "rows.npy")})
     except Unusable:
         raise
-    except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
-        raise Unusable(f"the flat cache {path} is corrupt: {error}") from error
-    return _dataset(about, rows, episodes, description)
+    except Exception as error:  # a damaged .npy header may raise tokenize's errors, among others
+        raise Unusable(f"the cache {path} is damaged: {first_line(error)}") from error
+    return _dataset(info, rows, episodes, description, path / "rows.npy")
 
 
 class Summary:
-    """sha256, mean and standard deviation of rows that come slab by slab; what is not finite is refused."""
+    """The sha256 of rows, and mean and standard deviation of their observations, from parts of the rows."""
 
-    def __init__(self, about: DatasetInfo):
-        self.name, self.obs_dim = about.name, about.task.obs_dim
+    def __init__(self, info: DatasetInfo):
+        self.name, self.obs_dim = info.name, info.task.obs_dim
         self.count = 0
         self.hash = hashlib.sha256()
-        self.shift: np.ndarray | None = None  # near the mean, so that the squares do not swallow it
+        self.shift: np.ndarray | None = None  # near the mean, so that the sum of squares stays accurate
 
     def add(self, rows: np.ndarray) -> None:
+        """Add rows [n, row_width]. Raises UserError for NaN and infinite values."""
         finite = np.isfinite(rows).all(axis=1)
         if not finite.all():
             row = self.count + int(np.argmin(finite))
             raise UserError(
-                f"{self.name} holds NaN or infinite values, first in transition {row:,}; "
-                f"see what else with: offline-gntd datasets check"
+                f"{self.name} contains NaN or infinite values, first in transition {row:,}; for a full "
+                "report run: offline-gntd datasets check"
             )
         self.hash.update(rows.data)
         obs = rows[:, : self.obs_dim].astype(np.float64)
@@ -162,32 +198,35 @@ class Summary:
         self.sum += obs.sum(axis=0)
         self.squares += np.einsum("ij,ij->j", obs, obs)
 
-    def description(self, truncated: np.ndarray) -> dict[str, Any]:
+    def description(self, episodes: np.ndarray) -> dict[str, Any]:
+        """The summary as JSON. Raises UserError if there are no rows, or if a return is not finite."""
         if self.shift is None or not self.count:
-            raise UserError(f"{self.name} holds no transitions")
+            raise UserError(f"{self.name} contains no transitions")
+        if not np.isfinite(episodes).all():
+            raise UserError(f"{self.name} contains an episode with a NaN or infinite return")
         mean = self.sum / self.count
         variance = np.maximum(self.squares / self.count - mean**2, 0.0)
         return {
-            "sha256": _sha256(self.hash, truncated),
+            "sha256": finish_sha256(self.hash, truncated_rows(episodes)),
             "obs_mean": (self.shift + mean).astype(np.float32).tolist(),
             "obs_std": np.sqrt(variance).astype(np.float32).tolist(),
         }
 
 
-def _write_rows(path: Path, slabs: Iterable[np.ndarray], about: DatasetInfo) -> Summary:
-    """An .npy file whose number of rows is known only at its end, where its header is written again."""
-    summary, width = Summary(about), row_width(about.task)
+def _write_rows(path: Path, parts: Iterable[np.ndarray], info: DatasetInfo) -> Summary:
+    """Write an .npy file part by part; the header, which has the number of rows, is written again last."""
+    summary, width = Summary(info), row_width(info.task)
     with path.open("wb") as file:
         _write_header(file, 0, width)
         start = file.tell()
-        for slab in slabs:
-            rows = np.ascontiguousarray(slab, np.float32)
+        for part in parts:
+            rows = np.ascontiguousarray(part, np.float32)
             summary.add(rows)
             file.write(rows.data)
         file.seek(0)
         _write_header(file, summary.count, width)
         if file.tell() != start:
-            raise AssertionError("the header of an .npy file leaves room for any number of rows")
+            raise AssertionError("numpy pads .npy headers, so that any number of rows fits")
     return summary
 
 
@@ -196,9 +235,15 @@ def _write_header(file: Any, count: int, width: int) -> None:
     np.lib.format.write_array_header_1_0(file, header)
 
 
-def _dataset(about: DatasetInfo, rows: np.ndarray, episodes: np.ndarray, summary: dict[str, Any]) -> Dataset:
+def _dataset(
+    info: DatasetInfo,
+    rows: np.ndarray,
+    episodes: np.ndarray,
+    summary: dict[str, Any],
+    rows_file: Path | None = None,
+) -> Dataset:
     return Dataset(
-        **{field.name: getattr(about, field.name) for field in dataclasses.fields(DatasetInfo)},
+        **{field.name: getattr(info, field.name) for field in dataclasses.fields(DatasetInfo)},
         rows=torch.from_numpy(rows),
         sha256=summary["sha256"],
         episode_returns=episodes[:, 0],
@@ -206,16 +251,17 @@ def _dataset(about: DatasetInfo, rows: np.ndarray, episodes: np.ndarray, summary
         truncated=truncated_rows(episodes),
         obs_mean=np.asarray(summary["obs_mean"], np.float32),
         obs_std=np.asarray(summary["obs_std"], np.float32),
+        rows_file=rows_file,
     )
 
 
 def _digest(description: dict[str, Any]) -> str:
-    """Of all that is written once; the stamp may be renewed."""
-    lasting = {key: value for key, value in description.items() if key not in ("digest", "stamp")}
-    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()
+    """A checksum of everything but itself and the stamp, which may be renewed."""
+    content = {key: value for key, value in description.items() if key not in ("digest", "stamp")}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _stamp(path: Path) -> list[int]:
-    """What changes when the file does: its size and times."""
+    """What changes when a file is written: its size and times."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]

@@ -1,7 +1,6 @@
-"""Every D4RL locomotion file there is: its id, where it is published, its size and its sha256.
+"""The catalogue of D4RL's locomotion files (d4rl_files.csv): id, path on the host, size, sha256, episodes.
 
-d4rl_files.csv holds the facts. A file is known by its sha256, or else by its name; never by its shapes, since
-HalfCheetah and Walker2d have the same.
+A file is identified by its sha256, or by its name; never by its shapes: HalfCheetah and Walker2d share them.
 """
 
 import csv
@@ -70,31 +69,31 @@ def by_sha256(sha256: str) -> Entry | None:
 
 
 def by_file_name(name: str) -> Entry | None:
-    """The entry published under just this file name; the file itself may hold anything."""
+    """The entry with this file name, whatever the file contains."""
     return next((entry for entry in entries().values() if entry.file_name == name), None)
 
 
 def environment_in(name: str) -> str | None:
-    """The one environment a file's name speaks of, if it does: my_hopper-run.hdf5 is hopper."""
+    """The environment that a file name contains: hopper for my_hopper-run.hdf5. None if not exactly one."""
     words = {word.lower() for word in re.split(r"[^A-Za-z0-9]+", name)}
-    found = {environment for environment in LOCOMOTION if environment in words}
-    if "walker" in words:  # D4RL's own walker_mixed.hdf5
-        found.add("walker2d")
-    return found.pop() if len(found) == 1 else None
+    environments = {environment for environment in LOCOMOTION if environment in words}
+    if "walker" in words:  # D4RL's walker_mixed.hdf5
+        environments.add("walker2d")
+    return environments.pop() if len(environments) == 1 else None
 
 
 def known_issues(environment: str, split: str, version: str) -> tuple[str, ...]:
-    """What is known to be wrong with a published set, with D4RL's issue where there is one."""
+    """Known issues of a published file, with the number of D4RL's GitHub issue if there is one."""
     issues = []
     if version == "v0":
-        issues.append("v0 scores are not comparable with v1's or v2's: the behaviour policies differ")
+        issues.append("v0 scores are not comparable with v1 or v2: the behaviour policies differ")
         if (environment, split) == ("hopper", "medium-expert"):
-            issues.append("holds expert + medium-replay data, not expert + medium (D4RL#19)")
+            issues.append("contains expert + medium-replay data, not expert + medium (D4RL#19)")
         if environment == "halfcheetah":
             issues.append("episodes have 999 steps, not 1000 (D4RL#40)")
     if (environment, version) == ("hopper", "v1"):
-        issues.append("v1 Hopper policies are weak and its splits were once swapped (D4RL#76, D4RL#86)")
-        issues.append("infos/qpos is frozen in v1 Hopper files")
+        issues.append("v1 Hopper policies are weak, and its splits were once swapped (D4RL#76, D4RL#86)")
+        issues.append("infos/qpos is constant in v1 Hopper files")
     if split.endswith("replay") and version != "v0":
-        issues.append("timeouts cut episodes at 1000-step training epochs: their returns are not whole")
+        issues.append("timeouts cut episodes at 1000-step training epochs: returns are partial")
     return tuple(issues)

@@ -1,9 +1,9 @@
-"""D4RL's layout as Minari's and back, losing nothing.
+"""Convert D4RL files to Minari datasets and back without loss.
 
-Minari has episodes of L steps and L + 1 observations; a D4RL file has rows, some of which have no next
-observation. A step whose next observation is unknown is left out of the Minari episodes, since any made-up
-one would be read as true. What Minari has no place for (those rows, the dtypes, the metadata) is kept in a
-small HDF5 file beside its data, so that the way back gives every array as it was.
+A Minari episode has L steps and L + 1 observations. A D4RL file has rows, and some have no next observation.
+A step with an unknown next observation is left out of the Minari episodes: an invented observation would be
+read as true. Everything that Minari cannot store (those rows, dtypes, metadata) goes into a small HDF5 file
+next to its data, from which every array is restored exactly.
 """
 
 import dataclasses
@@ -19,96 +19,98 @@ import numpy as np
 from offline_gntd.datasets import d4rl, hdf5, minari_store
 from offline_gntd.datasets.d4rl import Recording
 from offline_gntd.datasets.dataset import DatasetInfo
+from offline_gntd.datasets.identity import NOTES_ATTRIBUTE, TASK_ATTRIBUTE, without_import
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, writing
 from offline_gntd.tasks import Task
 
-NOTE = "d4rl"  # the key of a conversion among our notes in Minari's metadata
-BESIDE = "d4rl.hdf5"  # what Minari has no place for
-NAMESPACE = "d4rl-files"  # never Minari's own D4RL/…
+NOTE = "d4rl"  # the key of a conversion in `minari_store.notes_of`
+EXTRA_FILE = "d4rl.hdf5"  # what Minari cannot store
+NAMESPACE = "d4rl-files"  # not Minari's own D4RL/…
 INFOS = "infos/"
-NOTES = f"{minari_store.OURS}_notes"  # an attribute of the files we write
 
 
 def minari_id(name: str) -> str:
-    """The id of a converted file; Minari wants a version."""
+    """The id of a converted file; Minari requires a version."""
     return f"{NAMESPACE}/{name}" if minari_store.is_id(name) else f"{NAMESPACE}/{name}-v0"
 
 
-def to_minari(recording: Recording, about: DatasetInfo, replace: bool = False) -> str:
-    """Write a recording as a Minari dataset of ours; its id."""
-    identifier = minari_id(about.name.replace(".", "-"))
+def to_minari(recording: Recording, info: DatasetInfo, replace: bool = False) -> str:
+    """Write a recording as a Minari dataset and return its id."""
+    identifier = minari_id(info.name.replace(".", "-"))
     folder = minari_store.root() / identifier
-    _refuse_to_replace(folder, replace)
+    _check_replace(folder, replace)
     columns = {key: column[()] for key, column in recording.columns.items()}
     steps = len(recording)
-    whole_steps = _whole_steps(recording)
-    buffers = _buffers(recording, columns, whole_steps)
-    rebuilt = _rows_of(buffers, whole_steps, columns)
+    complete = _complete_steps(recording)
+    buffers = _buffers(recording, columns, complete)
+    rebuilt = _rows_of(buffers, complete, columns)
     per_step = {key: value for key, value in rebuilt.items() if key in columns}
     rest = {key: value for key, value in columns.items() if key not in per_step}
     patches = {key: _patch(columns[key], per_step[key]) for key in per_step}
     notes = {
         NOTE: {
-            "about": dataclasses.asdict(about),
+            "about": dataclasses.asdict(info),
             "steps": steps,
             "columns": {key: [columns[key].dtype.str, list(columns[key].shape)] for key in per_step},
             "episode_limit": recording.episode_limit,
         }
     }
 
-    def write_beside(path: Path) -> None:
+    def write_extra_file(path: Path) -> None:
         import h5py
 
         with h5py.File(path, "w") as file:
-            file["left_out"] = np.flatnonzero(~whole_steps)
+            file["left_out"] = np.flatnonzero(~complete)
             for key, (rows, values) in patches.items():
                 file[f"patches/{key}/rows"], file[f"patches/{key}/values"] = rows, values
             for key, value in rest.items():
                 file.create_dataset(f"rest/{key}", data=value, dtype=recording.columns[key].dtype)
 
-    minari_store.write(folder, identifier, about.task, buffers, notes, {BESIDE: write_beside})
+    minari_store.write(folder, identifier, info.task, buffers, notes, {EXTRA_FILE: write_extra_file})
     return identifier
 
 
 def columns_in(folder: Path) -> dict[str, np.ndarray]:
-    """Every array of the D4RL file that `to_minari` was given."""
+    """Every array of the D4RL file that `to_minari` converted."""
     note = minari_store.notes_of(folder)[NOTE]
-    with hdf5.reading(folder / "data" / BESIDE) as beside:
-        left_out = beside["left_out"][:]
-        whole_steps = np.ones(note["steps"], bool)
-        whole_steps[left_out] = False
+    with hdf5.reading(folder / "data" / EXTRA_FILE) as extra:
+        complete = np.ones(note["steps"], bool)
+        complete[extra["left_out"][:]] = False
         episodes = [episode for episode, *_ in minari_store.episodes(folder)]
         like = {key: _empty(*shape) for key, shape in note["columns"].items()}
-        columns = _rows_of(episodes, whole_steps, like)
+        columns = _rows_of(episodes, complete, like)
         for key in like:
-            columns[key][beside[f"patches/{key}/rows"][:]] = beside[f"patches/{key}/values"][:]
-        rest = {key: column[()] for key, column in beside.items() if key.startswith("rest/")}
+            columns[key][extra[f"patches/{key}/rows"][:]] = extra[f"patches/{key}/values"][:]
+        rest = {key: column[()] for key, column in extra.items() if key.startswith("rest/")}
     return columns | {key.removeprefix("rest/"): value for key, value in rest.items()}
 
 
-def recording_in(folder: Path, about: DatasetInfo) -> tuple[Recording, DatasetInfo]:
-    """A converted file's recording, and what was known of the file."""
+def recording_in(folder: Path, info: DatasetInfo) -> tuple[Recording, DatasetInfo]:
+    """The recording of a converted file, and `info` with the task, version and notes of that file."""
     try:
         note = minari_store.notes_of(folder)[NOTE]
         original = note["about"]
-        about = dataclasses.replace(
-            about,
-            task=Task(**original["task"]),
+        task = Task(**original["task"])
+        if task.env_id != info.task.env_id:  # the user gave another one, or none
+            task = dataclasses.replace(task, env_id=without_import(task.env_id, str(folder)))
+        info = dataclasses.replace(
+            info,
+            task=task,
             origin=original["origin"],
             version=original["version"],
             notes=tuple(original["notes"]),
         )
-        recording = d4rl.recording(columns_in(folder), about.task, str(folder), note["episode_limit"])
+        recording = d4rl.recording(columns_in(folder), info.task, str(folder), note["episode_limit"])
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise UserError(f"{folder} is not a whole conversion of a D4RL file: {error}") from error
-    return recording, about
+        raise UserError(f"{folder} is an incomplete conversion of a D4RL file: {error}") from error
+    return recording, info
 
 
 def to_d4rl(minari_folder: Path, name: str, task: Task, replace: bool = False) -> Path:
-    """Write a Minari dataset as a file in D4RL's layout, v2's unless it was converted from another."""
+    """Write a Minari dataset as a D4RL file: in the v2 layout, or as it was before `to_minari`."""
     path = home() / "datasets" / "converted" / f"{name}.hdf5"
-    _refuse_to_replace(path, replace)
+    _check_replace(path, replace)
     notes = minari_store.notes_of(minari_folder)
     if NOTE in notes:
         write_d4rl(path, columns_in(minari_folder))
@@ -124,42 +126,16 @@ def write_d4rl(
     task: Task | None = None,
     notes: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """A file in D4RL's layout, with a note of its task and what else is to be known of it."""
+    """Write a file in D4RL's layout, with its task and other notes as attributes."""
     import h5py
 
     with writing(path) as temporary, h5py.File(temporary, "w") as file:
         for key, value in columns.items():
             file.create_dataset(key, data=value, compression="gzip" if np.ndim(value) else None)
         if task:
-            file.attrs[minari_store.OURS] = json.dumps(dataclasses.asdict(task))
+            file.attrs[TASK_ATTRIBUTE] = json.dumps(dataclasses.asdict(task))
         if notes:
-            file.attrs[NOTES] = json.dumps(dict(notes))
-
-
-def task_noted_in(path: Path) -> Task | None:
-    """The task a file says it is of, where we wrote it."""
-    try:
-        task = Task(**_attribute(path, minari_store.OURS))
-    except TypeError:
-        return None
-    return task if isinstance(task.obs_dim, int) and isinstance(task.env_id, str) else None
-
-
-def notes_in(path: Path) -> dict[str, Any]:
-    """What else we noted in a file that we wrote."""
-    return _attribute(path, NOTES)
-
-
-def _attribute(path: Path, name: str) -> dict[str, Any]:
-    import h5py
-
-    hdf5.check_is_file(path)
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            value = json.loads(file.attrs[name])
-    except Exception:  # no such note, or a damaged file, which is for its reader to say
-        return {}
-    return value if isinstance(value, dict) else {}
+            file.attrs[NOTES_ATTRIBUTE] = json.dumps(dict(notes))
 
 
 def _v2_columns(folder: Path, task: Task) -> dict[str, np.ndarray]:
@@ -167,7 +143,7 @@ def _v2_columns(folder: Path, task: Task) -> dict[str, np.ndarray]:
     for episode, obs_space, _ in minari_store.episodes(folder):
         obs = minari_store.flat_vectors(episode.observations, obs_space)
         truncations = np.array(episode.truncations, bool)
-        truncations[-1] |= not episode.terminations[-1]  # D4RL has no other mark for an end
+        truncations[-1] |= not episode.terminations[-1]  # D4RL marks every end as terminal or timeout
         values = (obs[:-1], episode.actions, episode.rewards, episode.terminations, truncations, obs[1:])
         for column, value in zip(parts.values(), values, strict=True):
             column.append(np.asarray(value))
@@ -180,8 +156,8 @@ def _v2_columns(folder: Path, task: Task) -> dict[str, np.ndarray]:
     return columns
 
 
-def _whole_steps(recording: Recording) -> np.ndarray:
-    """Steps whose next observation is known, or of no interest since they are terminal."""
+def _complete_steps(recording: Recording) -> np.ndarray:
+    """[steps] bool: steps with a known next observation, and terminal steps, which need none."""
     last = np.zeros(len(recording), bool)
     last[recording.ends - 1] = True
     if "next_observations" in recording.columns:
@@ -189,7 +165,7 @@ def _whole_steps(recording: Recording) -> np.ndarray:
     return ~last | recording.terminals
 
 
-def _buffers(recording: Recording, columns: Mapping[str, np.ndarray], whole_steps: np.ndarray) -> list[Any]:
+def _buffers(recording: Recording, columns: Mapping[str, np.ndarray], complete: np.ndarray) -> list[Any]:
     from minari.data_collector import EpisodeBuffer
 
     obs, steps = columns["observations"], len(recording)
@@ -197,15 +173,15 @@ def _buffers(recording: Recording, columns: Mapping[str, np.ndarray], whole_step
     ends = recording.ends
     buffers: list[Any] = []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        stop = end if whole_steps[end - 1] else end - 1
+        stop = end if complete[end - 1] else end - 1
         if stop == start:
-            continue  # a single step of unknown outcome
+            continue  # a single step without a next observation
         if stop < end:
             last = obs[stop : stop + 1]
         elif "next_observations" in columns:
             last = columns["next_observations"][stop - 1 : stop]
         else:
-            last = obs[stop - 1 : stop]  # terminal: what follows is never looked at
+            last = obs[stop - 1 : stop]  # terminal: the next observation is never used
         truncated = recording.timeouts[start:stop].copy()
         truncated[-1] |= not recording.terminals[stop - 1]
         buffers.append(
@@ -216,19 +192,19 @@ def _buffers(recording: Recording, columns: Mapping[str, np.ndarray], whole_step
                 rewards=recording.rewards[start:stop],
                 terminations=recording.terminals[start:stop],
                 truncations=truncated,
-                infos=_nested({key: _with_last_again(value[start:stop]) for key, value in infos.items()}),
+                infos=_nested({key: _repeat_last(value[start:stop]) for key, value in infos.items()}),
             )
         )
     if not buffers:
-        raise UserError(f"{recording.where} has no episode of two steps")
+        raise UserError(f"{recording.where} has no episode of two or more steps")
     return buffers
 
 
 def _rows_of(
-    episodes: list[Any], whole_steps: np.ndarray, like: Mapping[str, np.ndarray]
+    episodes: list[Any], complete: np.ndarray, like: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The arrays `like` as far as Minari's episodes tell; rows that are no whole steps stay 0."""
-    steps = len(whole_steps)
+    """The arrays `like`, filled from Minari's episodes; incomplete steps stay 0."""
+    steps = len(complete)
     sources: dict[str, Callable[[Any], np.ndarray]] = {
         "observations": lambda episode: episode.observations[:-1],
         "next_observations": lambda episode: episode.observations[1:],
@@ -244,17 +220,17 @@ def _rows_of(
         source = sources.get(key) or functools.partial(_step_info, key)
         values = np.concatenate([np.asarray(source(episode)) for episode in episodes])
         rebuilt[key] = np.zeros(array.shape, array.dtype)
-        rebuilt[key][whole_steps] = values.reshape(len(values), *array.shape[1:])
+        rebuilt[key][complete] = values.reshape(len(values), *array.shape[1:])
     return rebuilt
 
 
-def _patch(true: np.ndarray, rebuilt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where an array is not, byte for byte, what Minari tells, and what it is there."""
+def _patch(original: np.ndarray, rebuilt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows where the bytes of two arrays differ, and the original's values there."""
     as_bytes = [
-        np.ascontiguousarray(array).view(np.uint8).reshape(len(array), -1) for array in (true, rebuilt)
+        np.ascontiguousarray(array).view(np.uint8).reshape(len(array), -1) for array in (original, rebuilt)
     ]
     rows = np.flatnonzero((as_bytes[0] != as_bytes[1]).any(axis=1))
-    return rows, true[rows]
+    return rows, original[rows]
 
 
 def _is_step_info(key: str, array: np.ndarray, steps: int) -> bool:
@@ -265,22 +241,22 @@ def _nested(infos: Mapping[str, np.ndarray]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in infos.items():
         *groups, leaf = key.removeprefix(INFOS).split("/")
-        place = tree
+        branch = tree
         for group in groups:
-            place = place.setdefault(group, {})
-        place[leaf] = value
+            branch = branch.setdefault(group, {})
+        branch[leaf] = value
     return tree
 
 
 def _step_info(key: str, episode: Any) -> np.ndarray:
-    found = episode.infos
+    values = episode.infos
     for part in key.removeprefix(INFOS).split("/"):
-        found = found[part]
-    return found[:-1]
+        values = values[part]
+    return values[:-1]
 
 
-def _with_last_again(values: np.ndarray) -> np.ndarray:
-    """Minari's infos go with observations, of which there is one more."""
+def _repeat_last(values: np.ndarray) -> np.ndarray:
+    """Minari has one info per observation, one more than steps."""
     return np.concatenate([values, values[-1:]])
 
 
@@ -288,6 +264,6 @@ def _empty(dtype: str, shape: list[int]) -> np.ndarray:
     return np.zeros(tuple(shape), np.dtype(dtype))
 
 
-def _refuse_to_replace(path: Path, replace: bool) -> None:
+def _check_replace(path: Path, replace: bool) -> None:
     if path.exists() and not replace:
-        raise UserError(f"{path} is there already; --force replaces it")
+        raise UserError(f"{path} already exists; --force replaces it")

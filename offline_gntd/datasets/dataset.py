@@ -1,6 +1,11 @@
-"""What `load` returns, or raises."""
+"""`Dataset`, which `load` returns, and `OnlineEnv`, which takes its place for online algorithms."""
 
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,42 +17,59 @@ from offline_gntd.transitions import Transitions, from_rows
 
 
 class DatasetNotFound(UserError):
-    """The dataset has a name we know, and its data is not here."""
+    """The name is known, but its data is not on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """All there is to say of a dataset but its data."""
+    """Everything about a dataset except its data."""
 
-    name: str  # safe as a folder's name
+    name: str  # safe as a folder name
     task: Task
     origin: str  # built | d4rl | minari | imported | file | dict | authors | online
-    source: str = ""  # what `load` takes to open it again: a name, or a file's full path
-    d4rl_id: str | None = None  # the D4RL id it is, or by its file's name is meant to be
-    version: str | None = None  # v0 | v1 | v2 of a D4RL set, vN of a Minari set
-    notes: tuple[str, ...] = ()  # what is known to be wrong with it
+    source: str = ""  # the argument of `load` that opens it again: a name, or a file's full path
+    d4rl_id: str | None = None  # the D4RL file it is or, by its file name, claims to be
+    version: str | None = None  # v0 | v1 | v2 of a D4RL file, vN of a Minari dataset
+    notes: tuple[str, ...] = ()  # known issues
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(DatasetInfo):
     rows: Tensor  # [N, row_width] float32, memory-mapped: obs | action | reward | next_obs | terminated
-    sha256: str  # of the rows' bytes, and of the truncated rows' numbers where there are any
+    sha256: str  # of the bytes of `rows`, followed by those of `truncated`
     episode_returns: np.ndarray  # [episodes]
     episode_lengths: np.ndarray  # [episodes]
-    truncated: np.ndarray  # numbers of the rows at which a time limit cut an episode, which did not terminate
+    truncated: np.ndarray  # row numbers (int64) where a time limit, not a terminal state, ended the episode
     obs_mean: np.ndarray  # [obs_dim] float32, over the rows' obs
-    obs_std: np.ndarray  # [obs_dim] float32, without any addition
+    obs_std: np.ndarray  # [obs_dim] float32, without an added constant
+    rows_file: Path | None = None  # where `rows` are mapped from
 
     @property
     def transitions(self) -> Transitions:
-        """All transitions as stored: nothing is normalised."""
+        """All transitions as stored; nothing is normalised."""
         return from_rows(self.rows, self.task)
 
     @property
     def score(self) -> float:
-        """The mean over its episodes."""
+        """Normalised score of the mean episode return."""
         return self.task.score(float(self.episode_returns.mean()))
+
+    def verify(self) -> None:
+        """Raise UserError unless the rows still have this sha256. Takes 0.1 s for a million rows.
+
+        `load` trusts the size and times of a cache file. This reads it, so that a bit that changed on disk or
+        in memory is noticed.
+        """
+        if data_sha256(self.rows.numpy(), self.truncated) == self.sha256:
+            return
+        if self.rows_file is not None:
+            with contextlib.suppress(OSError):
+                os.utime(self.rows_file)  # the next `load` verifies the file, and replaces it if damaged
+        raise UserError(
+            f"the rows of {self.name} no longer match their sha256 {self.sha256[:12]}…: the cache file or "
+            "the memory is damaged. The next command verifies the cache and rebuilds it if it is damaged"
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -55,7 +77,25 @@ class Dataset(DatasetInfo):
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineEnv(DatasetInfo):
-    """An environment in the place of a dataset: for algorithms that collect their batches as they learn."""
+    """An environment instead of a dataset, for algorithms that collect their own batches."""
 
-    sha256: None = None  # there are no rows to begin with
+    sha256: None = None  # no rows in advance
     score: None = None
+
+
+def data_sha256(rows: np.ndarray, truncated: np.ndarray) -> str:
+    """The sha256 of a dataset: its rows, then the numbers of its truncated rows."""
+    return finish_sha256(hashlib.sha256(np.ascontiguousarray(rows).data), truncated)
+
+
+def finish_sha256(rows_hash: Any, truncated: np.ndarray) -> str:
+    """As `data_sha256`, from a hash that was updated with all rows."""
+    rows_hash.update(truncated.tobytes())
+    return rows_hash.hexdigest()
+
+
+def verify(sources: Iterable[DatasetInfo]) -> None:
+    """Verify each distinct dataset once; environments are skipped."""
+    for source in {id(source): source for source in sources}.values():
+        if isinstance(source, Dataset):
+            source.verify()

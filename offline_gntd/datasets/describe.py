@@ -1,8 +1,16 @@
-"""What a dataset says of itself, and what the doctor says of it, as text."""
+"""Text for `datasets list`, `show` and `check`."""
 
 import numpy as np
 
-from offline_gntd.datasets import built, cache, catalogue, conversion, download, minari_store, user_datasets
+from offline_gntd.datasets import (
+    built_datasets,
+    cache,
+    catalogue,
+    conversion,
+    download,
+    minari_store,
+    user_datasets,
+)
 from offline_gntd.datasets.check import Report
 from offline_gntd.datasets.dataset import Dataset
 
@@ -11,38 +19,39 @@ HISTOGRAM_WIDTH = 40
 
 
 def listing() -> str:
-    """Every name there is, and which are here."""
+    """All dataset names, marked `here` if they are on this machine."""
     local_ids = minari_store.local_ids()
-    ours = [identifier for identifier in local_ids if built.is_name(identifier.removesuffix("-v0"))]
-    theirs = [identifier for identifier in local_ids if identifier not in ours]
-    lines = ["      built with: offline-gntd datasets build NAME"]
-    lines += [_built_line(name, ours) for name in built.TASKS]
-    lines += ["", "      D4RL, got with: offline-gntd datasets fetch NAME"]
+    built = [name for name in local_ids if built_datasets.is_name(name.removesuffix("-v0"))]
+    others = [name for name in local_ids if name not in built]
+    lines = ["      build with: offline-gntd datasets build NAME"]
+    lines += [_built_line(name, built) for name in built_datasets.TASKS]
+    lines += ["", "      D4RL, download with: offline-gntd datasets fetch NAME"]
     for entry in catalogue.entries().values():
         here = download.is_here(entry) or cache.folder(entry.id).exists()
         lines.append(
-            f"{_here(here)}{entry.id:<32} {entry.bytes / 1e6:>8,.0f} MB{'  *' if entry.notes else ''}"
+            f"{_mark(here)}{entry.id:<32} {entry.bytes / 1e6:>8,.0f} MB{'  *' if entry.notes else ''}"
         )
-    lines.append("      * has known issues, which are named when it is read")
-    lines += ["", "      Minari, on this machine (others with: offline-gntd datasets fetch ID)"]
-    lines += [f"{_here(True)}{identifier}" for identifier in theirs] or ["      none"]
-    own = user_datasets.sources()
-    if own:
-        lines += ["", "      imported", *(f"{_here(True)}{name:<32} {own[name].env_id}" for name in own)]
-    lines += ["", "      and by its path, any HDF5 file in D4RL's layout or buffer of the paper's authors"]
+    lines.append("      * has known issues; `datasets show` lists them")
+    lines += ["", "      Minari, on this machine (download others with: offline-gntd datasets fetch ID)"]
+    lines += [f"{_mark(True)}{name}" for name in others] or ["      none"]
+    imported = user_datasets.sources()
+    if imported:
+        lines += ["", "      imported"]
+        lines += [f"{_mark(True)}{name:<32} {source.env_id}" for name, source in imported.items()]
+    lines += ["", "      or the path of an HDF5 file in D4RL's layout, or of a buffer of the paper's authors"]
     return "\n".join(lines)
 
 
 def _built_line(name: str, local_ids: list[str]) -> str:
-    """A name that can be built; of a family, also the number of members that are here."""
-    if name not in built.FAMILIES:
-        return f"{_here(built.minari_id(name) in local_ids)}{name}"
-    members = sum(built.family_of(identifier.removesuffix("-v0")) == name for identifier in local_ids)
-    return f"{_here(members > 0)}{name:<32} {members or 'no'} members: {name}-s0 …"
+    """The line of a name that can be built; for a family with the number of its members."""
+    if name not in built_datasets.FAMILIES:
+        return f"{_mark(built_datasets.minari_id(name) in local_ids)}{name}"
+    members = sum(built_datasets.family_of(other.removesuffix("-v0")) == name for other in local_ids)
+    return f"{_mark(members > 0)}{name:<32} {members or 'no'} members: {name}-s0 …"
 
 
-def _here(there: bool) -> str:
-    return f"{'here' if there else '':<4}  "
+def _mark(here: bool) -> str:
+    return f"{'here' if here else '':<4}  "
 
 
 def headline(dataset: Dataset) -> str:
@@ -53,7 +62,8 @@ def headline(dataset: Dataset) -> str:
     )
 
 
-def card(dataset: Dataset) -> str:
+def describe(dataset: Dataset) -> str:
+    """The output of `datasets show`."""
     task, returns, lengths = dataset.task, dataset.episode_returns, dataset.episode_lengths
     terminated, truncated = int(dataset.transitions.terminated.sum()), len(dataset.truncated)
     actions = (
@@ -68,7 +78,7 @@ def card(dataset: Dataset) -> str:
         f"returns       mean {returns.mean():.1f}, median {np.median(returns):.1f}, "
         f"from {returns.min():.1f} to {returns.max():.1f}; mean score {task.score(returns.mean()):.1f}",
         f"episodes      mean length {lengths.mean():.1f}, longest {lengths.max()}; "
-        f"{terminated:,} transitions are terminal, {truncated:,} cut by the time limit",
+        f"{terminated:,} terminal transitions, {truncated:,} truncated",
         *(f"known issue   {note}" for note in dataset.notes),
         "",
         "return histogram (episodes)",
@@ -79,8 +89,8 @@ def card(dataset: Dataset) -> str:
     return "\n".join(lines)
 
 
-def diagnosis(report: Report) -> str:
-    """The doctor's report."""
+def report_text(report: Report) -> str:
+    """The output of `datasets check`."""
     lines = [f"{report.name}: {report.verdict}"]
     if report.steps:
         lines.append(
@@ -89,13 +99,13 @@ def diagnosis(report: Report) -> str:
         )
     lines += [f"{finding.level:<8} {finding.message}" for finding in report.findings]
     if report.returns:
-        facts = report.returns
+        values = report.returns
+        references = f"0 is {values['reference_min']:g}, 100 is {values['reference_max']:g}"
         lines += [
             "",
-            f"returns: mean {facts['mean']:.1f}, from {facts['min']:.1f} to {facts['max']:.1f}; mean score "
-            f"{facts['mean_score']:.1f} (0 is {facts['reference_min']:g}, 100 is {facts['reference_max']:g}; "
-            f"{facts['reference_source']})",
-            *histogram(facts["histogram"]["counts"], facts["histogram"]["edges"]),
+            f"returns: mean {values['mean']:.1f}, from {values['min']:.1f} to {values['max']:.1f}; mean "
+            f"score {values['mean_score']:.1f} ({references}; {values['reference_source']})",
+            *histogram(values["histogram"]["counts"], values["histogram"]["edges"]),
         ]
     return "\n".join(lines)
 
@@ -110,17 +120,17 @@ def histogram(counts, edges) -> list[str]:
 
 def provenance(dataset: Dataset) -> list[str]:
     if dataset.origin == "built":
-        lines = _building(dataset)
+        lines = _build_provenance(dataset)
     else:
         version = f", {dataset.version}" if dataset.version else ""
         lines = [f"origin        {dataset.origin}{version}: {dataset.source}"]
-        facts = {
+        titles = {
             "file sha256": "sha256",
             "rows stored": "steps",
             "boundaries": "boundaries",
-            "level": "level",
+            "behaviour": "level",
         }
-        for title, key in facts.items():
+        for title, key in titles.items():
             if key in dataset.provenance:
                 lines.append(f"{title:<13} {dataset.provenance[key]}")
         if conversion.NOTE in dataset.provenance:
@@ -128,15 +138,15 @@ def provenance(dataset: Dataset) -> list[str]:
     return [*lines, f"sha256        {dataset.sha256}"]
 
 
-def _building(dataset: Dataset) -> list[str]:
-    facts = dataset.provenance
-    lines = [f"built by      {facts['command']}", f"level         {facts['level']}"]
-    if "training" in facts:
-        training = facts["training"]
+def _build_provenance(dataset: Dataset) -> list[str]:
+    values = dataset.provenance
+    lines = [f"built by      {values['command']}", f"behaviour     {values['level']}"]
+    if "training" in values:
+        training = values["training"]
         times = ", ".join(f"{part} {seconds:,.0f}" for part, seconds in training["seconds"].items())
-        amounts = f"{facts['steps']:,} steps, {training['updates']:,} updates"
+        amounts = f"{values['steps']:,} steps, {training['updates']:,} updates"
         lines.append(f"training      {amounts}; seconds: {times}")
-    if "last_return" in facts:
-        lines.append(f"training      mean return {facts['mean_return']:.1f}, seed {facts['seed']}")
-    versions = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
+    if "last_return" in values:
+        lines.append(f"training      mean return {values['mean_return']:.1f}, seed {values['seed']}")
+    versions = ", ".join(f"{package} {version}" for package, version in values["versions"].items())
     return [*lines, f"versions      {versions}"]

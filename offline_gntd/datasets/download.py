@@ -1,7 +1,7 @@
-"""D4RL's files: where they may be already, and how one gets here.
+"""Find D4RL's files on this machine, or download them.
 
-A download goes into a .part file that a later try goes on with; it gets its name when its size and sha256 are
-those of the catalogue.
+A download goes to a .part file, which a later attempt continues. It is renamed when its size and sha256 match
+the catalogue.
 """
 
 import os
@@ -20,18 +20,18 @@ from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.dataset import DatasetNotFound
 from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.errors import UserError
-from offline_gntd.files import home, writing
+from offline_gntd.files import check_path_length, home, writing
 
 HOST = "http://rail.eecs.berkeley.edu/{path}"  # D4RL's own
 V2_COPY = "https://huggingface.co/datasets/imone/D4RL/resolve/main/{file}"  # a copy of the v2 files
-MIRRORS = "OFFLINE_GNTD_D4RL_MIRRORS"  # addresses tried first, separated by spaces or commas
-PATIENCE = 8.0  # seconds for hosts that give nothing to begin to answer, all together
-STALL = 30.0  # seconds without a byte before a host is given up
+MIRRORS = "OFFLINE_GNTD_D4RL_MIRRORS"  # URLs tried first, separated by spaces or commas
+PATIENCE = 8.0  # seconds to wait for a first answer, for all hosts together
+STALL = 30.0  # seconds without a byte after which a host is given up
 BLOCK = 1 << 18  # bytes
 
 
-class Failed(Exception):
-    """One host did not give the file."""
+class DownloadFailed(Exception):
+    """One host did not deliver the file."""
 
 
 def folder() -> Path:
@@ -39,18 +39,18 @@ def folder() -> Path:
 
 
 def places(entry: Entry) -> list[Path]:
-    """Where a D4RL file may be: our own folder, then where the d4rl package keeps its files."""
-    theirs = os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets"
-    return [folder() / entry.file_name, Path(theirs) / entry.file_name]
+    """Where a D4RL file may be: in this package's folder, or in that of the d4rl package."""
+    d4rl_folder = os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets"
+    return [folder() / entry.file_name, Path(d4rl_folder) / entry.file_name]
 
 
 def is_here(entry: Entry) -> bool:
-    """Whether there is a file of the right name and size; whether it is the right one, `locate` finds out."""
+    """Whether a file with the right name and size exists; `locate` also checks its sha256."""
     return any(path.is_file() and path.stat().st_size == entry.bytes for path in places(entry))
 
 
 def locate(entry: Entry) -> Path:
-    """The published file, wherever it is on this machine."""
+    """The path of the published file on this machine; raises DatasetNotFound."""
     wrong = []
     for path in places(entry):
         if path.is_file():
@@ -60,10 +60,11 @@ def locate(entry: Entry) -> Path:
             wrong.append(f"{path} {fault}")
     if wrong:
         raise DatasetNotFound(
-            f"{'; '.join(wrong)}. Open such a file by its path, or get the published one with: "
+            f"{'; '.join(wrong)}. Open this file by its path, or download the published one with: "
             f"offline-gntd datasets fetch {entry.id}"
         )
-    raise DatasetNotFound(f"{entry.id} is not here; get it with: offline-gntd datasets fetch {entry.id}")
+    command = f"offline-gntd datasets fetch {entry.id}"
+    raise DatasetNotFound(f"{entry.id} is not on this machine; download it with: {command}")
 
 
 def fault_of(path: Path, entry: Entry) -> str | None:
@@ -77,7 +78,8 @@ def fault_of(path: Path, entry: Entry) -> str | None:
 
 
 def adopt(entry: Entry, file: Path) -> Path:
-    """Take a file that was fetched by hand into our folder, if it is the published one."""
+    """Copy a file that was downloaded by hand to this package's folder, if it is the published one."""
+    check_path_length(file)
     if not file.is_file():
         raise UserError(f"there is no file {file}")
     fault = fault_of(file, entry)
@@ -91,7 +93,7 @@ def adopt(entry: Entry, file: Path) -> Path:
 
 
 def fetch(entry: Entry, quiet: bool = False) -> Path:
-    """The published file: found on this machine, or else downloaded."""
+    """The path of the published file, which is downloaded if it is not on this machine."""
     try:
         return locate(entry)
     except DatasetNotFound:
@@ -110,23 +112,23 @@ def fetch(entry: Entry, quiet: bool = False) -> Path:
             _download(url, part, entry, deadline, quiet)
             part.replace(target)
             return target
-        except Failed as error:
+        except DownloadFailed as error:
             faults.append(f"{url}: {error}")
             if part.exists() and part.stat().st_size > held:
-                deadline = time.monotonic() + PATIENCE  # it did answer: its time is not the next one's
+                deadline = time.monotonic() + PATIENCE  # this host answered: the next has the full time
         except OSError as error:
             raise UserError(f"cannot write {part}: {error.strerror or error}") from error
     raise UserError(
-        f"cannot download {entry.id} ({'; '.join(faults)}). Try again later, set {MIRRORS}, or get "
-        f"{address(HOST, entry)} ({entry.bytes:,} bytes) by other means and put it at {target}, or run: "
-        f"offline-gntd datasets fetch {entry.id} --from-file FILE"
+        f"cannot download {entry.id} ({'; '.join(faults)}). Try again later, set {MIRRORS}, or download "
+        f"{address(HOST, entry)} ({entry.bytes:,} bytes) by other means to {target}, or run: offline-gntd "
+        f"datasets fetch {entry.id} --from-file FILE"
     )
 
 
 def addresses(entry: Entry) -> list[str]:
-    """Where to download a file, in the order to try: the user's mirrors, D4RL's host, and the copy of v2.
+    """The URLs of a file in the order to try: the user's mirrors, D4RL's host, and the copy of v2 files.
 
-    A mirror is a template with {id}, {file} or {path} in it, or a base with D4RL's paths below it.
+    A mirror is a template with {id}, {file} or {path}, or a base URL to which D4RL's path is appended.
     """
     mirrors = os.environ.get(MIRRORS, "").replace(",", " ").split()
     copies = [V2_COPY] if entry.version == "v2" else []
@@ -143,7 +145,7 @@ def address(template: str, entry: Entry) -> str:
 
 
 def _download(url: str, part: Path, entry: Entry, deadline: float, quiet: bool) -> None:
-    """Fill the .part file from one host, going on from what it holds, and verify it."""
+    """Complete the .part file from one URL and verify it; raises DownloadFailed."""
     if part.exists() and part.stat().st_size > entry.bytes:
         part.unlink()
     have = part.stat().st_size if part.exists() else 0
@@ -156,17 +158,18 @@ def _download(url: str, part: Path, entry: Entry, deadline: float, quiet: bool) 
                 f"bytes {have}-"
             )
             if have and not resumed:
-                have = 0  # this host sends it all again
+                have = 0  # this host sends everything again
             _receive(answer, part, have, entry, quiet)
     size = part.stat().st_size
     if size < entry.bytes:
-        raise Failed(
-            f"the connection ended after {size:,} of {entry.bytes:,} bytes, which are kept to go on from"
+        raise DownloadFailed(
+            f"the connection ended after {size:,} of {entry.bytes:,} bytes; the next attempt continues from "
+            "there"
         )
     fault = fault_of(part, entry)
     if fault:
         part.unlink()
-        raise Failed(f"what it sent {fault}")
+        raise DownloadFailed(f"the downloaded file {fault}")
 
 
 def _receive(answer: Any, part: Path, have: int, entry: Entry, quiet: bool) -> None:
@@ -178,9 +181,9 @@ def _receive(answer: Any, part: Path, have: int, entry: Entry, quiet: bool) -> N
         while True:
             try:
                 block = answer.read(BLOCK)
-            except Exception as error:  # http.client raises errors of its own beside OSError
-                raise Failed(
-                    f"the connection broke: {_reason(error)}; what came is kept to go on from"
+            except Exception as error:  # http.client raises other errors than OSError too
+                raise DownloadFailed(
+                    f"the connection broke: {_reason(error)}; the next attempt continues from there"
                 ) from error
             if not block:
                 return
@@ -190,21 +193,21 @@ def _receive(answer: Any, part: Path, have: int, entry: Entry, quiet: bool) -> N
             if have > entry.bytes:
                 break
     part.unlink()
-    raise Failed(f"it sent more than {entry.bytes:,} bytes")
+    raise DownloadFailed(f"the host sent more than {entry.bytes:,} bytes")
 
 
 def _answer(request: urllib.request.Request, deadline: float) -> Any:
-    """The open answer to a request, or Failed by the deadline, whatever it is that hangs."""
+    """The open response to a request; raises DownloadFailed at the deadline, whatever hangs."""
     try:
         return within(deadline - time.monotonic(), lambda: urllib.request.urlopen(request, timeout=STALL))
     except urllib.error.HTTPError as error:
-        raise Failed(f"HTTP {error.code} {error.reason}") from error
+        raise DownloadFailed(f"HTTP {error.code} {error.reason}") from error
     except Exception as error:
-        raise Failed(_reason(error)) from error
+        raise DownloadFailed(_reason(error)) from error
 
 
 def within(seconds: float, work: Callable[[], Any]) -> Any:
-    """What `work` returns or raises; TimeoutError if it takes longer, as looking up a name may."""
+    """The result of `work`; raises TimeoutError if it takes longer, for example in a DNS lookup."""
     results: list[Any] = []
     errors: list[BaseException] = []
 

@@ -1,7 +1,7 @@
-"""HDF5 files from anywhere, read with care.
+"""Reading HDF5 files from any source safely.
 
-Nothing outside the file is followed (external and virtual storage, links to other files), and no declared
-size is believed until the bytes stored can account for it. Whatever h5py raises is a UserError here.
+Nothing outside the file is followed (external and virtual storage, links to other files). A declared size is
+accepted only if the stored bytes can account for it. Every error of h5py becomes a UserError.
 """
 
 import contextlib
@@ -13,9 +13,10 @@ import numpy as np
 
 from offline_gntd.errors import UserError
 
-DEFLATE = 1100  # gzip shrinks by less than this
-ROOM = 1 << 20  # bytes any array may take, however little is stored of it
-SLAB = 1 << 16  # rows read at a time
+DEFLATE = 1100  # upper bound on the compression ratio of gzip
+SMALL = 1 << 20  # bytes that any array may take, whatever its stored size
+PART = 1 << 16  # rows read at a time
+DEEPEST = 32  # groups inside each other; D4RL's and Minari's files have at most 5
 
 
 class Column:
@@ -36,24 +37,37 @@ class Column:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[Mapping[str, Column]]:
-    """The arrays of a file by their full names, `infos/qpos`, while it is open."""
+    """The arrays of an open file by their full names, such as `infos/qpos`."""
     with _arrays(path) as arrays:
         yield {name: Column(f"{name} of {path}", item) for name, item in arrays}
 
 
-def require(path: Path) -> None:
-    """Refuse a file that is of another kind."""
-    import h5py
-
-    if path.is_file() and not h5py.is_hdf5(path):
-        raise UserError(f"{path} is no HDF5 file")
-
-
 def check(path: Path) -> None:
-    """Refuse what `reading` would, with one array open at a time: thousands at once take gigabytes."""
+    """Raise UserError as `reading` does, with one array open at a time: thousands at once take gigabytes."""
     with _arrays(path) as arrays:
         for _ in arrays:
             pass
+
+
+def check_is_hdf5(path: Path) -> None:
+    import h5py
+
+    if path.is_file() and not h5py.is_hdf5(path):
+        raise UserError(f"{path} is not an HDF5 file")
+
+
+def check_is_file(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, not an HDF5 file")
+        if not path.exists():
+            raise UserError(f"there is no file {path}")
+        if not path.is_file():
+            raise UserError(f"{path} is not a regular file")
+        if path.stat().st_size == 0:
+            raise UserError(f"{path} is empty")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
@@ -64,72 +78,68 @@ def _arrays(path: Path) -> Iterator[Iterator[tuple[str, Any]]]:
     with _as_user_error(str(path)):
         file = h5py.File(path, "r", locking=False)
     try:
-        yield _sound_arrays(file, path)
+        yield _checked_arrays(file, path)
     finally:
-        with contextlib.suppress(Exception):  # a damaged file may fail to close as well
+        with contextlib.suppress(Exception):  # closing a damaged file may fail too
             file.close()
 
 
-def _sound_arrays(file: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    """Every array with its name, checked as it comes."""
+def _checked_arrays(file: Any, path: Path) -> Iterator[tuple[str, Any]]:
+    """Every array with its full name."""
     import h5py
 
     size = path.stat().st_size
     for name in _links(file, path):
         with _as_user_error(f"{name} of {path}"):
             item = file[name]
-            if not isinstance(item, h5py.Dataset) or item.shape is None:  # h5py.Empty holds nothing
+            if not isinstance(item, h5py.Dataset) or item.shape is None:  # h5py.Empty has no values
                 continue
-            _refuse_outside_storage(item, f"{name} of {path}")
-            _refuse_incredible_size(item, size, f"{name} of {path}")
+            _check_storage(item, f"{name} of {path}")
+            _check_size(item, size, f"{name} of {path}")
         yield name, item
 
 
-def check_is_file(path: Path) -> None:
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, not an HDF5 file")
-    if not path.exists():
-        raise UserError(f"there is no file {path}")
-    if not path.is_file():
-        raise UserError(f"{path} is not a regular file")
-    if path.stat().st_size == 0:
-        raise UserError(f"{path} is empty")
-
-
 def _links(file: Any, path: Path) -> list[str]:
-    """All that is in the file. No link may name another file; then no soft link can leave this one either."""
+    """The names of all arrays and soft links. Raises UserError for a link to another file."""
     import h5py
 
-    inside: list[str] = []
-    outside: list[str] = []
-
-    def visit(name: str, link: Any) -> None:
-        (inside if isinstance(link, h5py.HardLink | h5py.SoftLink) else outside).append(name)
-
+    names: list[str] = []
+    groups, seen = [("", file)], set()
     with _as_user_error(str(path)):
-        file.visititems_links(visit)
-    if outside:
-        raise UserError(f"{path} is refused: {outside[0]!r} in it is a link to another file")
-    return inside
+        while groups:
+            prefix, group = groups.pop()
+            if prefix.count("/") > DEEPEST:
+                raise UserError(f"{path} is refused: its groups are nested more than {DEEPEST} deep")
+            address = h5py.h5o.get_info(group.id).addr
+            if address in seen:  # a group may contain itself
+                continue
+            seen.add(address)
+            for key in group:
+                link = group.get(key, getlink=True)
+                if not isinstance(link, h5py.HardLink | h5py.SoftLink):
+                    raise UserError(f"{path} is refused: {prefix + key!r} is a link to another file")
+                if isinstance(link, h5py.HardLink) and group.get(key, getclass=True) is h5py.Group:
+                    groups.append((f"{prefix}{key}/", group[key]))
+                else:
+                    names.append(prefix + key)
+    return names
 
 
-def _refuse_outside_storage(item: Any, where: str) -> None:
+def _check_storage(item: Any, where: str) -> None:
     if item.external or item.is_virtual:
-        raise UserError(f"{where} is refused: its values are kept in another file")
+        raise UserError(f"{where} is refused: its values are stored in another file")
 
 
-def _refuse_incredible_size(item: Any, file_size: int, where: str) -> None:
-    """A declared size must be one that the bytes stored can account for, compressed at best."""
+def _check_size(item: Any, file_size: int, where: str) -> None:
+    """Raise UserError if the stored bytes, even compressed at best, cannot account for the declared size."""
     if item.dtype.hasobject:
-        return  # nothing is read of these
+        return  # such arrays are not read
     declared = int(np.prod([int(n) for n in item.shape], dtype=object) * item.dtype.itemsize)
     stored = min(item.id.get_storage_size(), file_size)
-    bound = stored * DEFLATE + ROOM if item.chunks else max(stored, ROOM)
+    bound = stored * DEFLATE + SMALL if item.chunks else max(stored, SMALL)
     chunk = int(np.prod(item.chunks or (1,), dtype=object)) * item.dtype.itemsize
-    if declared > bound or chunk > file_size * DEFLATE + ROOM:
-        raise UserError(
-            f"{where} claims to be {item.shape} {item.dtype}, but only {stored:,} bytes are stored"
-        )
+    if declared > bound or chunk > file_size * DEFLATE + SMALL:
+        raise UserError(f"{where} declares {item.shape} {item.dtype}, but only {stored:,} bytes are stored")
 
 
 @contextlib.contextmanager
@@ -139,8 +149,8 @@ def _as_user_error(where: str) -> Iterator[None]:
     except (UserError, KeyboardInterrupt):
         raise
     except Exception as error:  # h5py raises nearly anything on a damaged file
-        raise UserError(f"cannot read {where}: {_first_line(error)}") from error
+        raise UserError(f"cannot read {where}: {first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error).strip("'\"").splitlines() or [""])[0] or type(error).__name__

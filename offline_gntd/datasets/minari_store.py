@@ -1,7 +1,7 @@
-"""Minari datasets on this machine: found, read as transitions, and written.
+"""Find, read and write Minari datasets on this machine.
 
-The exchange format, and the source the flat cache is derived from. Ours are in datasets/minari; the user's
-own are where Minari keeps them ($MINARI_DATASETS_PATH or ~/.minari/datasets).
+This package writes to datasets/minari. Others are read from Minari's folder, $MINARI_DATASETS_PATH or
+~/.minari/datasets.
 """
 
 import contextlib
@@ -20,24 +20,25 @@ import numpy as np
 from offline_gntd.datasets import hdf5
 from offline_gntd.datasets.dataset import DatasetNotFound
 from offline_gntd.datasets.file_hash import sha256_of
-from offline_gntd.datasets.hdf5 import SLAB
+from offline_gntd.datasets.hdf5 import PART, first_line
+from offline_gntd.datasets.identity import without_import
 from offline_gntd.datasets.names import MINARI_ID
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import make, task_of, task_of_spaces
-from offline_gntd.files import home, read_json, writing
+from offline_gntd.files import home, parse_json, read_json, writing
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 
-OURS = "offline_gntd"  # the key of our own notes in a dataset's metadata
+NOTES_KEY = "offline_gntd"  # in a dataset's metadata: what this package noted when it wrote the dataset
 
 
 def root() -> Path:
-    """Where we write."""
+    """The folder that this package writes to."""
     return home() / "datasets" / "minari"
 
 
 def user_root() -> Path:
-    """Where Minari itself writes."""
+    """The folder that Minari writes to."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
 
 
@@ -46,7 +47,7 @@ def is_id(name: str) -> bool:
 
 
 def find(minari_id: str) -> Path | None:
-    """The folder of a dataset that is here, ours first."""
+    """The folder of a local dataset, or None. This package's folder comes first."""
     folders = (place / minari_id for place in (root(), user_root()))
     return next((folder for folder in folders if (folder / "data" / "metadata.json").is_file()), None)
 
@@ -55,19 +56,19 @@ def existing(minari_id: str) -> Path:
     folder = find(minari_id)
     if folder is None:
         raise DatasetNotFound(
-            f"{minari_id} is not here; fetch it with: offline-gntd datasets fetch {minari_id}"
+            f"{minari_id} is not on this machine; get it with: offline-gntd datasets fetch {minari_id}"
         )
     return folder
 
 
 def local_ids() -> list[str]:
-    found = set()
+    ids = set()
     for place in (root(), user_root()):
         for metadata in place.glob("**/data/metadata.json"):
             minari_id = metadata.parent.parent.relative_to(place).as_posix()
             if is_id(minari_id):
-                found.add(minari_id)
-    return sorted(found)
+                ids.add(minari_id)
+    return sorted(ids)
 
 
 def metadata_of(folder: Path) -> dict[str, Any]:
@@ -78,38 +79,42 @@ def metadata_of(folder: Path) -> dict[str, Any]:
 
 
 def notes_of(folder: Path) -> dict[str, Any]:
-    """What we noted when we wrote it; nothing for a dataset of someone else's."""
+    """What this package noted when it wrote the dataset; empty for other datasets."""
     try:
-        notes = json.loads(metadata_of(folder).get(OURS, "{}"))
-    except (TypeError, ValueError):
+        notes = parse_json(metadata_of(folder).get(NOTES_KEY, "{}"))
+    except ValueError:
         notes = {}
     return notes if isinstance(notes, dict) else {}
 
 
-def fingerprint(folder: Path) -> str:
-    """Of everything a dataset is read from."""
+def content_hash(folder: Path) -> str:
+    """A hash of all files of a dataset."""
     files = sorted(path for path in (folder / "data").rglob("*") if path.is_file())
     parts = [f"{path.relative_to(folder).as_posix()} {sha256_of(path)}" for path in files]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def task_in(folder: Path, env: str | None = None) -> Task:
-    """The task a dataset names: its evaluation environment, and its own references where it has them."""
+    """The task of a dataset: its evaluation environment, and its reference scores if it has any.
+
+    env  an environment to use instead; required for an id that imports a module (`identity.without_import`)
+    """
     metadata = metadata_of(folder)
     spec = _spec(metadata.get("eval_env_spec") or metadata.get("env_spec"), folder)
     if env is not None and (spec is None or env != spec["id"]):
         task = task_of(env)
     elif spec is None:
-        raise UserError(f"the Minari dataset {folder} names no environment; name it with --env")
+        raise UserError(f"the Minari dataset {folder} does not name its environment; give --env")
     else:
         from minari.serialization import deserialize_space
 
+        env_id = spec["id"] if env is not None else without_import(spec["id"], f"the Minari dataset {folder}")
         with _as_user_error(folder):
             obs, action = (deserialize_space(metadata[f"{kind}_space"]) for kind in ("observation", "action"))
         options = dict(spec.get("kwargs") or {})
         if spec.get("max_episode_steps") is not None:
             options["max_episode_steps"] = spec["max_episode_steps"]
-        task = task_of_spaces(spec["id"], obs, action, options)
+        task = task_of_spaces(env_id, obs, action, options)
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
     if isinstance(low, int | float) and isinstance(high, int | float) and high > low:
         return Task(
@@ -122,7 +127,7 @@ def task_in(folder: Path, env: str | None = None) -> Task:
 
 
 def episodes(folder: Path) -> Iterator[tuple[Any, Any, Any]]:
-    """Minari's episodes, their lengths checked, each with the spaces of its observations and actions."""
+    """Minari's episodes with their observation and action spaces. Raises UserError for unequal lengths."""
     with _opened(folder) as dataset:
         iterator = iter(dataset.iterate_episodes())
         while True:
@@ -133,28 +138,31 @@ def episodes(folder: Path) -> Iterator[tuple[Any, Any, Any]]:
                 columns = (episode.rewards, episode.actions, episode.terminations, episode.truncations)
                 lengths = {len(column) for column in columns}
             if len(lengths) > 1 or lengths == {0}:
-                raise UserError(f"episode {episode.id} of {folder} has columns of lengths {sorted(lengths)}")
+                raise UserError(f"episode {episode.id} of {folder} has arrays of lengths {sorted(lengths)}")
             yield episode, dataset.observation_space, dataset.action_space
 
 
 def transitions(folder: Path, task: Task, totals: list[tuple[float, int, bool]]) -> Iterator[np.ndarray]:
-    """Rows in slabs. Return, length and truncation of each episode are appended to `totals`."""
-    slab: list[np.ndarray] = []
-    waiting = 0
+    """Yield parts of the rows; append each episode's return, length and truncation to `totals`."""
+    part: list[np.ndarray] = []
+    count = 0
     for episode, *spaces in episodes(folder):
         with _as_user_error(folder):
             rows = _rows(episode, *spaces)
             truncated = bool(episode.truncations[-1]) and not bool(episode.terminations[-1])
             totals.append((float(np.sum(episode.rewards, dtype=np.float64)), len(rows), truncated))
         if rows.shape[1] != row_width(task):
-            raise UserError(f"{folder} is not of {task.env_id}: its rows have {rows.shape[1]} columns")
-        slab.append(rows)
-        waiting += len(rows)
-        if waiting >= SLAB:
-            yield np.concatenate(slab)
-            slab, waiting = [], 0
-    if slab:
-        yield np.concatenate(slab)
+            raise UserError(
+                f"{folder} does not fit {task.env_id}: its rows have {rows.shape[1]} columns, not "
+                f"{row_width(task)}"
+            )
+        part.append(rows)
+        count += len(rows)
+        if count >= PART:
+            yield np.concatenate(part)
+            part, count = [], 0
+    if part:
+        yield np.concatenate(part)
 
 
 def write(
@@ -163,16 +171,17 @@ def write(
     task: Task,
     buffers: Sequence[Any],
     notes: dict[str, Any],
-    beside: Mapping[str, Callable[[Path], None]] = MappingProxyType({}),
+    extra_files: Mapping[str, Callable[[Path], None]] = MappingProxyType({}),
 ) -> None:
-    """Store episode buffers as a Minari dataset with HDF5 data, with our own notes in its metadata.
+    """Write episode buffers as a Minari dataset in HDF5.
 
-    `beside` names files to be kept with the data, and what writes each.
+    notes        stored in the dataset's metadata
+    extra_files  functions that write more files next to the data, by file name
     """
     import minari
 
     environment = make(task.env_id, **task.env_options)
-    # In a root of its own: a creation that fails would leave a folder that blocks the id
+    # in a temporary root: if Minari fails, it leaves a folder that blocks the id
     with writing(folder) as temporary, _datasets_path(temporary / "root"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Minari asks for authors, links and the like
         dataset = minari.create_dataset_from_buffers(
@@ -184,8 +193,8 @@ def write(
             ref_max_score=task.reference_max,
             data_format="hdf5",
         )
-        dataset.storage.update_metadata({OURS: json.dumps(notes)})
-        for name, write_to in beside.items():
+        dataset.storage.update_metadata({NOTES_KEY: json.dumps(notes)})
+        for name, write_to in extra_files.items():
             write_to(temporary / "root" / minari_id / "data" / name)
         for part in (temporary / "root" / minari_id).iterdir():
             part.rename(temporary / part.name)
@@ -196,27 +205,28 @@ def write(
 def buffers_of(
     rows: np.ndarray, ends: np.ndarray, task: Task, truncated: np.ndarray | None = None
 ) -> list[Any]:
-    """Rows [N, row_width] as episode buffers, one for each episode that ends (exclusively) at `ends`.
+    """Rows [N, row_width] as Minari's episode buffers.
 
-    truncated [N] bool marks rows cut by the time limit; without it, an episode whose last row is not
-    terminated is truncated there.
+    ends       row after each episode's last row
+    truncated  [N] bool, rows where the time limit ended an episode; by default where the last row of an
+               episode is not terminal
     """
     from minari.data_collector import EpisodeBuffer
 
     obs, action, reward, next_obs, terminated = _columns(rows, task)
     buffers: list[Any] = []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        over = terminated[start:end].astype(bool)
-        cut = np.zeros(end - start, bool)
-        cut[-1] = not over[-1] if truncated is None else truncated[end - 1]
+        terminations = terminated[start:end].astype(bool)
+        truncations = np.zeros(end - start, bool)
+        truncations[-1] = not terminations[-1] if truncated is None else truncated[end - 1]
         buffers.append(
             EpisodeBuffer(
                 id=len(buffers),
                 observations=np.concatenate([obs[start:end], next_obs[end - 1 : end]]),
                 actions=action[start:end],
                 rewards=reward[start:end],
-                terminations=over,
-                truncations=cut,
+                terminations=terminations,
+                truncations=truncations,
                 infos={},
             )
         )
@@ -242,12 +252,12 @@ def _rows(episode: Any, obs_space: Any, action_space: Any) -> np.ndarray:
     if isinstance(action_space, gymnasium.spaces.Discrete):
         action = action - action_space.start  # a network's outputs are numbered from 0
     columns = [obs[:-1], action, episode.rewards[:, None], obs[1:], episode.terminations[:, None]]
-    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused by the cache
+    with np.errstate(over="ignore", invalid="ignore"):  # the cache refuses what overflows
         return np.concatenate(columns, axis=1, dtype=np.float32, casting="unsafe")
 
 
 def flat_vectors(values: Any, space: Any) -> np.ndarray:
-    """Observations [n, dim] of any space, laid out as gymnasium's FlattenObservation does it."""
+    """Observations of any space as vectors [n, dim], in the order of gymnasium's FlattenObservation."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
@@ -260,17 +270,17 @@ def flat_vectors(values: Any, space: Any) -> np.ndarray:
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         values = np.asarray(values)
         return values.reshape(len(values), -1)
-    raise UserError(f"observations of this kind cannot be read: {space}")
+    raise UserError(f"observation space {space} is not supported")
 
 
 def _spec(text: Any, folder: Path) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        spec = json.loads(text)
-        spec["id"] + ""  # it is a string
+        spec = parse_json(text)
+        spec["id"] + ""  # raises TypeError unless it is a string
     except (TypeError, ValueError, KeyError) as error:
-        raise UserError(f"the Minari dataset {folder} names its environment unreadably: {error}") from error
+        raise UserError(f"cannot read env_spec of the Minari dataset {folder}: {error}") from error
     return spec
 
 
@@ -278,7 +288,10 @@ def _spec(text: Any, folder: Path) -> dict[str, Any] | None:
 def _opened(folder: Path) -> Iterator[Any]:
     import minari
 
-    data = folder / "data"
+    data, metadata = folder / "data", metadata_of(folder)
+    for key in ("observation_space", "action_space"):
+        if not isinstance(metadata.get(key), str):  # without it, Minari makes the environment that it names
+            raise UserError(f"the metadata of the Minari dataset {folder} lacks {key}")
     if (data / "main_data.hdf5").is_file():
         hdf5.check(data / "main_data.hdf5")
     with _as_user_error(folder), warnings.catch_warnings():
@@ -293,14 +306,13 @@ def _as_user_error(folder: Path) -> Iterator[None]:
         yield
     except (UserError, KeyboardInterrupt):
         raise
-    except Exception as error:  # Minari lets h5py's and its own errors through, assertions too
-        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-        raise UserError(f"cannot read the Minari dataset {folder}: {reason}") from error
+    except Exception as error:  # Minari raises h5py's errors, its own, and assertions
+        raise UserError(f"cannot read the Minari dataset {folder}: {first_line(error)}") from error
 
 
 @contextlib.contextmanager
 def _datasets_path(folder: Path) -> Iterator[None]:
-    """Minari takes its root from the environment alone."""
+    """Set Minari's root, which it reads only from the environment."""
     before = os.environ.get("MINARI_DATASETS_PATH")
     os.environ["MINARI_DATASETS_PATH"] = str(folder.resolve())
     try:

@@ -1,4 +1,4 @@
-"""Names that are safe as the name of a folder."""
+"""Names of datasets, and the names of folders made from them."""
 
 import re
 from pathlib import Path
@@ -10,15 +10,15 @@ MINARI_ID = re.compile(r"(?:[-_\w]+/)*[-_\w]+-v\d+")
 
 
 def safe(text: str) -> str:
-    """Letters, digits, - _ and . only, not hidden: mujoco/hopper/medium-v0 is mujoco-hopper-medium-v0."""
+    """Letters, digits, - _ . only, not hidden: mujoco/hopper/medium-v0 becomes mujoco-hopper-medium-v0."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "unnamed"
 
 
 def results_name(source: str) -> str:
-    """The name under which results on a dataset are filed: its own, or that of its file without the suffix.
+    """The folder name for results on a dataset: the dataset's name, or its file's name without the suffix.
 
-    A family is filed under one name, without the seed: cartpole-replay-s{seed} is cartpole-replay, and so is
-    the family of the authors' buffers, buffers/CartPole-v1_{seed}_Replay.
+    A family has one name, without the seed: cartpole-replay for cartpole-replay-s{seed} and for the authors'
+    buffers, buffers/CartPole-v1_{seed}_Replay.
     """
     if authors := AUTHORS_BUFFER.fullmatch(Path(source).name):
         return f"{authors[1]}-{authors[2]}".lower()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from offline_gntd.configuration import digest, hashed_fields
 from offline_gntd.datasets.names import SEED, results_name
-from offline_gntd.errors import UserError, unknown
+from offline_gntd.errors import UserError, shortened, unknown
 from offline_gntd.experiments.lock import Lock
-from offline_gntd.files import home, read_json, write_json
+from offline_gntd.experiments.record import read_object
+from offline_gntd.files import home, write_json
 
 if TYPE_CHECKING:
     from offline_gntd.experiments.sources import Source
+
+MOST_SEEDS = 10_000
+LONGEST_NAME = 230  # bytes; a file system allows 255, and suffixes are added
 
 
 @dataclass(frozen=True)
@@ -27,9 +32,18 @@ class Protocol:
     seeds_per_process: int = 1  # trained together, stacked, in one process
 
     def __post_init__(self):
-        for name, value in dataclasses.asdict(self).items():
-            if value < 1:
-                raise UserError(f"{name} must be at least 1, not {value}")
+        for name, most in MOST.items():
+            value = getattr(self, name)
+            if not 1 <= value <= most:
+                raise UserError(f"{name} must be at least 1 and at most {most:,}, not {value}")
+
+
+MOST = {
+    "steps": 10**12,
+    "evaluate_every": 10**12,
+    "evaluate_episodes": 100_000,
+    "seeds_per_process": MOST_SEEDS,
+}
 
 
 @dataclass(frozen=True)
@@ -59,13 +73,23 @@ class Experiment:
     table: TableView = TableView()
 
     def __post_init__(self):
-        if not self.name or not all(c.isalnum() or c in "-_." for c in self.name) or self.name[0] in ".-":
+        if not re.fullmatch(r"\w[\w.-]*", self.name):
             raise UserError(
-                f"{self.name!r} cannot name an experiment: use letters, digits and - _ . and begin with "
-                "a letter, a digit or _"
+                f"{shortened(self.name)} cannot name an experiment: use letters, digits and - _ . and begin "
+                "with a letter, a digit or _"
             )
-        if self.seeds < 1:
-            raise UserError(f"--seeds must be at least 1, not {self.seeds}")
+        for name in (self.name, *self.algorithms, *self.dataset_names()):
+            if len(name.encode()) > LONGEST_NAME:
+                raise UserError(
+                    f"{shortened(name)} is too long a name: at most {LONGEST_NAME} bytes are allowed"
+                )
+        for name in self.algorithms:
+            if not re.fullmatch(r"\w[^/\\\0]*", name):
+                raise UserError(
+                    f"{name!r} cannot name an algorithm: begin with a letter, a digit or _, without / and \\"
+                )
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise UserError(f"--seeds must be at least 1 and at most {MOST_SEEDS:,}, not {self.seeds}")
         if self.seeds > self.protocol.seeds_per_process and self.seeds % self.protocol.seeds_per_process:
             raise UserError(
                 f"{self.seeds} seeds cannot be divided into groups of {self.protocol.seeds_per_process}; "
@@ -113,15 +137,20 @@ class Experiment:
     @staticmethod
     def from_dict(value: dict[str, Any]) -> "Experiment":
         """From TOML or JSON; raises UserError for unknown names and values of the wrong type."""
+        if not isinstance(value, dict):
+            raise UserError(f"an experiment must be a table of settings, not {shortened(value)}")
         _check_names("experiment setting", value, Experiment)
         protocol = _section(value, "protocol", Protocol)
         table = _section(value, "table", TableView)
         steps = value.get("algorithm_steps", {})
         if not isinstance(steps, dict):
-            raise UserError(f"algorithm_steps must be a table of steps by algorithm, not {steps!r}")
+            raise UserError(f"algorithm_steps must be a table of steps by algorithm, not {shortened(steps)}")
         for name, number in {"seeds": value.get("seeds", 1), **protocol, **steps}.items():
             if type(number) is not int:
-                raise UserError(f"{name} must be a whole number, not {number!r}")
+                raise UserError(f"{name} must be a whole number, not {shortened(number)}")
+        for name, text in {"name": value.get("name"), **table}.items():
+            if not isinstance(text, str):
+                raise UserError(f"{name} must be text, not {shortened(text)}")
         lists = {key: _names(key, value.get(key, ())) for key in ("datasets", "algorithms")}
         parts = {"protocol": Protocol(**protocol), "table": TableView(**table)}
         return Experiment(**value | lists | parts)
@@ -130,7 +159,7 @@ class Experiment:
 def _section(value: dict[str, Any], key: str, kind: type) -> dict[str, Any]:
     section = value.get(key, {})
     if not isinstance(section, dict):
-        raise UserError(f"{key} must be a table of settings, not {section!r}")
+        raise UserError(f"{key} must be a table of settings, not {shortened(section)}")
     _check_names(f"{key} setting", section, kind)
     return section
 
@@ -143,7 +172,7 @@ def _check_names(what: str, value: dict[str, Any], kind: type) -> None:
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise UserError(f"{key} must be a list of names, not {value!r}")
+        raise UserError(f"{key} must be a list of names, not {shortened(value)}")
     return tuple(value)
 
 
@@ -242,6 +271,23 @@ def _table1(name: str, datasets: tuple[str, ...], suffix: str = "") -> Experimen
     )
 
 
+def _ablation_table1() -> Experiment:
+    """DQN and GNDQN with one setting at a time, and with all, set back from the authors' to version 0.1's."""
+    both = ("hidden_dims=128x128", "batch_size=256", "tau=0.005")
+    both += ("optimiser.max_grad_norm=none", "timeouts_terminal=false")
+    kfac = ("kfac.factor_every=10@kfac.inverse_every=20", "kfac.start=batch", "kfac.average=P")
+    variants = [
+        (name, ("", *fields, "@".join(fields))) for name, fields in (("dqn", both), ("gndqn", both + kfac))
+    ]
+    return Experiment(
+        "ablation-table1",
+        ("cartpole-replay", "acrobot-replay"),
+        tuple(f"{name}@{change}".rstrip("@") for name, changes in variants for change in changes),
+        protocol=Protocol(steps=3_000, evaluate_every=150, evaluate_episodes=20),
+        table=TableView(kind="td_error"),
+    )
+
+
 BUILT_IN = {
     experiment.name: experiment
     for experiment in (
@@ -257,6 +303,7 @@ BUILT_IN = {
         _table1("table1-script", REPLAY_SETS, "_script"),  # those of the authors' run script
         _table1("table1-authors", AUTHORS_SETS),
         _table1("table1-authors-script", AUTHORS_SETS, "_script"),
+        _ablation_table1(),
         *(
             Experiment(
                 table2_name(version),
@@ -311,6 +358,8 @@ def from_file(path: Path) -> Experiment:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # TOML's and Unicode's errors are ValueErrors
         raise UserError(f"cannot read {path}: {error}") from error
+    except RecursionError as error:
+        raise UserError(f"cannot read {path}: it is nested too deeply") from error
     return Experiment.from_dict({"name": path.stem} | value)
 
 
@@ -350,5 +399,8 @@ def _merged(experiment: Experiment) -> Experiment:
 def _stored(name: str) -> Experiment | None:
     for path in (stored_path(name), exported_path(name)):
         if path.exists():
-            return Experiment.from_dict(read_json(path))
+            try:
+                return Experiment.from_dict(read_object(path))
+            except UserError as error:
+                raise UserError(f"{path} is damaged: {error}; delete it and run {name} again") from error
     return None

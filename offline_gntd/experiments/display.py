@@ -47,7 +47,7 @@ class Tally:
     def hear(self, event: Progress | Ending) -> None:
         if isinstance(event, Ending):
             self.ended_count += 1
-            done = event.kind in ("done", "finished")
+            done = event.kind in ("done", "diverged", "finished")
             (self.forecast.ended if done else self.forecast.without)(event.cell)
             return
         self.forecast.reached(event.cell, event.step)

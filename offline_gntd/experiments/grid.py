@@ -16,7 +16,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions, planning, rates, trackers
 from offline_gntd.experiments.definitions import Cell, Experiment
 from offline_gntd.experiments.display import Display, display
-from offline_gntd.experiments.engines import Engine, engine
+from offline_gntd.experiments.engines import Engine, engine, require_engine
 from offline_gntd.experiments.forecast import Forecast
 from offline_gntd.experiments.job import Ending, Options, Progress, log_of, record_death
 from offline_gntd.experiments.lock import Watch
@@ -34,6 +34,7 @@ class Outcome:
     finished_before: list[Cell] = field(default_factory=list)
     stale: list[Cell] = field(default_factory=list)
     done: list[Cell] = field(default_factory=list)
+    diverged: list[Cell] = field(default_factory=list)  # in all their seeds
     done_elsewhere: list[Cell] = field(default_factory=list)  # by another grid, meanwhile
     failed: list[Cell] = field(default_factory=list)
     stopped: str = ""  # why, if it was
@@ -41,6 +42,12 @@ class Outcome:
     @property
     def complete(self) -> bool:
         return not (self.stale or self.failed or self.stopped)
+
+    @property
+    def all_diverged(self) -> bool:
+        """Whether there are finished runs and all of them diverged, in this grid or before it."""
+        cells = [*self.finished_before, *self.done, *self.diverged, *self.done_elsewhere]
+        return bool(cells) and not self.done and all(map(planning.diverged, cells))
 
 
 def run(
@@ -54,13 +61,7 @@ def run(
     **engine_settings: Any,
 ) -> Outcome:
     """Run what is missing of an experiment; with `rerun_stale`, what is stale too."""
-    if workers is not None and workers < 1:
-        raise UserError(f"--workers must be at least 1, not {workers}")
-    if retries < 0:
-        raise UserError(f"--retries must be at least 0, not {retries}")
-    if options.checkpoint_seconds is not None and not options.checkpoint_seconds > 0:
-        raise UserError(f"--checkpoint-seconds must be more than 0, not {options.checkpoint_seconds:g}")
-    trackers.require(options.trackers)
+    check(workers, options, retries, engine_name)
     plan = planning.plan(experiment, rerun_stale)
     for error in plan.missing.values():
         raise error
@@ -77,6 +78,18 @@ def run(
         with display(experiment.name, Forecast(todo, estimates), quiet) as shown:
             Grid(made, todo, retries, outcome, shown).work()
     return outcome
+
+
+def check(workers: int | None, options: Options, retries: int, engine_name: str) -> None:
+    """Raise UserError for settings that no grid can be run with."""
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers must be at least 1, not {workers}")
+    if retries < 0:
+        raise UserError(f"--retries must be at least 0, not {retries}")
+    if options.checkpoint_seconds is not None and not options.checkpoint_seconds > 0:
+        raise UserError(f"--checkpoint-seconds must be more than 0, not {options.checkpoint_seconds:g}")
+    trackers.require(options.trackers)
+    require_engine(engine_name)
 
 
 def ordered(cells: Sequence[Cell], estimates: rates.Rates) -> list[Cell]:
@@ -145,6 +158,8 @@ class Grid:
             self.stop(ending.error)
         elif ending.kind == "done":
             self.outcome.done.append(cell)
+        elif ending.kind == "diverged":
+            self.outcome.diverged.append(cell)
         elif ending.kind == "finished":
             self.outcome.done_elsewhere.append(cell)
         self.unsettled.discard(cell)

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from offline_gntd import extensions
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import planning, trackers
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.lock import Held, Lock
-from offline_gntd.experiments.record import LOG, Record, read_description
+from offline_gntd.experiments.record import LOG, DamagedRun, Record, read_description
 from offline_gntd.experiments.sources import Source
 from offline_gntd.files import Unwritable, home
 
@@ -47,6 +48,7 @@ class Ending:
     """What became of an attempt.
 
     done        the run is at its end
+    diverged    it is at its end, and all its seeds diverged
     finished    somebody else had finished it
     held        somebody else is at it
     stopped     it was asked to stop
@@ -59,6 +61,10 @@ class Ending:
     cell: Cell
     kind: str
     error: str = ""
+
+
+class Repeatable(Exception):
+    """An error of a user's algorithm before its first evaluation: another attempt would raise it again."""
 
 
 def attempt(
@@ -78,7 +84,7 @@ def attempt(
                 raise
             except Exception as error:
                 traceback.print_exc(file=log)
-                kind = "refused" if isinstance(error, UserError) else "failed"
+                kind = "refused" if isinstance(error, UserError | Repeatable) else "failed"
                 _describe_failure(cell, _one_line(error))
                 return Ending(cell, kind, _one_line(error))
     except Held:
@@ -115,8 +121,21 @@ def _run(
         return stopping()
 
     with trackers.opened(options.trackers) as tracking:
-        run.execute(tell, stop, options.checkpoint_seconds)
-    return Ending(cell, "done")
+        try:
+            run.execute(tell, stop, options.checkpoint_seconds)
+        except (UserError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            if not run.evaluated and _is_users(cell.config):
+                raise Repeatable(_one_line(error)) from error
+            raise
+    return Ending(cell, "diverged" if all(record.diverged for record in run.records) else "done")
+
+
+def _is_users(config: Any) -> bool:
+    """Whether an algorithm is defined in a file that the user imported."""
+    source = getattr(sys.modules.get(type(config).__module__), "__file__", None)
+    return source is not None and Path(source) in extensions.files()
 
 
 def log_of(cell: Cell) -> Path:
@@ -139,7 +158,11 @@ def record_death(ending: Ending) -> None:
 def _describe_failure(cell: Cell, error: str) -> None:
     for folder in cell.folders():
         record = Record(folder)
-        record.description = read_description(folder) or {
+        try:
+            description = read_description(folder)
+        except DamagedRun:
+            continue  # left as it is, for the user to look at
+        record.description = description or {
             "experiment": cell.experiment,
             "dataset": cell.dataset,
             "algorithm": cell.algorithm,
@@ -149,7 +172,7 @@ def _describe_failure(cell: Cell, error: str) -> None:
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
-    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, UserError | Repeatable) else f"{type(error).__name__}: {text}"
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import platform
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from typing import Any
 
 from offline_gntd.files import Unwritable
 
+NAME = re.compile(r"lock-\d{1,18}")
 HEARTBEAT = 10.0  # seconds between two signs of life
 PATIENCE = 60.0  # seconds without one after which an owner on another machine is dead
 
@@ -155,7 +157,8 @@ def _dead(path: Path) -> bool:
 
 
 def _newest(folder: Path) -> Path | None:
-    return max(folder.glob("lock-*"), key=_number, default=None)
+    locks = (path for path in folder.glob("lock-*") if NAME.fullmatch(path.name))
+    return max(locks, key=_number, default=None)
 
 
 def _number(path: Path) -> int:
@@ -168,11 +171,23 @@ def _read(path: Path) -> tuple[dict[str, Any], int | None]:
         with path.open(encoding="utf-8") as file:
             heartbeat = os.fstat(file.fileno()).st_mtime_ns
             try:
-                return json.load(file), heartbeat
-            except ValueError:
-                return {}, heartbeat
+                owner = json.load(file)
+            except (ValueError, RecursionError):
+                owner = None
+            return (owner if _is_owner(owner) else {}), heartbeat
     except OSError:
         return {}, None
+
+
+def _is_owner(value: Any) -> bool:
+    """Whether a lock's content is what `_ourselves` writes."""
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("machine"), str)
+        and type(value.get("process")) is int
+        and 0 < value["process"] < 2**31
+        and isinstance(value.get("born"), str | None)
+    )
 
 
 @functools.cache

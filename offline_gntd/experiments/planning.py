@@ -1,12 +1,15 @@
 """Which cells of a grid are finished, which are stale, and which are to be run: by their hashes."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from offline_gntd.configuration import from_dict
 from offline_gntd.datasets import DatasetNotFound
+from offline_gntd.errors import UserError
 from offline_gntd.experiments import provenance, results
-from offline_gntd.experiments.definitions import Cell, Experiment
-from offline_gntd.experiments.record import FINISHED, Record, read_description
+from offline_gntd.experiments.definitions import Cell, Experiment, Protocol, settings_hash
+from offline_gntd.experiments.record import FINISHED, DamagedRun, Record, read_description
 from offline_gntd.experiments.sources import Source, check_compatible
 
 
@@ -34,7 +37,10 @@ def plan(experiment: Experiment, rerun_stale: bool = False) -> Plan:
     exported_runs = {(run["dataset"], run["algorithm"], run["seed"]): run for run in runs}
     for cell in cells:
         here: tuple[Source, ...] = sources.get((cell.source, cell.seeds), ())
-        found = state(cell, [source.sha256 for source in here], exported_runs)
+        try:
+            found = state(cell, [source.sha256 for source in here], exported_runs)
+        except DamagedRun:
+            found = "missing"  # its job fails with the reason, and the others are run
         if found == "finished":
             made.finished.append(cell)
         elif found == "stale" and not rerun_stale:
@@ -53,7 +59,8 @@ def state(
 ) -> str:
     """finished | stale | missing: by the run's folder, else by the exported run.
 
-    A finished run that is shorter than asked for is missing if it can be continued.
+    A finished run that is shorter than asked for is missing if it can be continued. Raises DamagedRun if
+    run.json contradicts itself.
 
     dataset_sha256s  one per seed; None where no data is needed, and empty where the data is not here: then
                      the hashes are not compared
@@ -63,6 +70,7 @@ def state(
         local = read_description(cell.folder(seed)) or {}
         if local.get("status") in FINISHED:
             if _matches(local, cell, dataset_sha256):
+                _check_consistent(local, cell, cell.folder(seed))
                 states.add("finished" if _steps(local) == cell.protocol.steps else _if_continued(local, cell))
             else:
                 states.add("stale")
@@ -87,8 +95,24 @@ def finished(cell: Cell) -> bool:
     """Whether a cell's runs are at their end, with the data as it is now."""
     try:
         return state(cell, [source.sha256 for source in cell.sources()]) == "finished"
-    except DatasetNotFound:
+    except (DatasetNotFound, DamagedRun):
         return False
+
+
+def diverged(cell: Cell) -> bool:
+    """Whether every run of a cell diverged, by the run folders."""
+    return all((read_description(folder) or {}).get("status") == "diverged" for folder in cell.folders())
+
+
+def _check_consistent(run: dict[str, Any], cell: Cell, folder: Path) -> None:
+    """Raise DamagedRun unless a run's settings are those that its hash was computed from."""
+    try:
+        config = from_dict(type(cell.config), run["config"])
+        same = settings_hash(config, Protocol(**run["protocol"]), run["stack"]) == run["config_hash"]
+    except (UserError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedRun(folder, f"the settings in run.json are not valid: {error}") from error
+    if not same:
+        raise DamagedRun(folder, "the settings in run.json do not have its 'config_hash'")
 
 
 def reached(cell: Cell) -> int:

@@ -22,7 +22,7 @@ class Preview:
     @property
     def wall(self) -> float:
         """With the longest first, on as many workers."""
-        ends = [0.0] * self.workers
+        ends = [0.0] * max(1, min(self.workers, len(self.seconds)))
         for value in sorted((value or 0.0 for value in self.seconds.values()), reverse=True):
             ends[ends.index(min(ends))] += value
         return max(ends)

@@ -30,7 +30,7 @@ def commit() -> str | None:
 
 def versions() -> dict[str, str]:
     """Of Python, of the packages and the matrix products a number depends on, and of the user's own files."""
-    return installed() | extensions.fingerprints()
+    return installed() | extensions.file_hashes()
 
 
 def changes(before: dict[str, str], now: dict[str, str]) -> str:

@@ -73,8 +73,11 @@ def _so_far(folder) -> dict[str, float]:
     row = last_evaluation(folder)
     if row is None:
         return {}
-    timing = {name: float(row[name]) for name in ("training_seconds", "evaluation_seconds")}
-    return {"steps": int(row["step"])} | timing
+    return {
+        "steps": row["step"],
+        "training_seconds": row["training_seconds"],
+        "evaluation_seconds": row["evaluation_seconds"],
+    }
 
 
 def _rate(run: dict[str, Any]) -> Rate:

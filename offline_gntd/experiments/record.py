@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from offline_gntd import tensors
 from offline_gntd.errors import UserError
 from offline_gntd.files import read_json, remove, write_json, write_text
 
+REMEDY = "delete its folder to run it again"
 FINISHED = ("done", "diverged")  # a diverged run is a result
 CHECKPOINT = re.compile(r"checkpoint-(\d{1,18})\.pt")
 LOG = "run.log"  # the output of every attempt at the run
@@ -84,17 +86,91 @@ class Record:
         return self.folder / f"checkpoint-{step}.pt"
 
 
+class DamagedRun(UserError):
+    """A file in a run's folder does not contain what was written to it."""
+
+    def __init__(self, folder: Path, reason: str):
+        super().__init__(f"the run {folder} is damaged: {reason}; {REMEDY}")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object; raises UserError for anything else."""
+    try:
+        value = read_json(path)
+    except RecursionError as error:
+        raise UserError(f"cannot read {path}: it is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise UserError(f"cannot read {path}: it holds no JSON object")
+    return value
+
+
 def read_description(folder: Path) -> dict[str, Any] | None:
+    """What run.json says, or None if there is no such file.
+
+    Raises DamagedRun if it cannot be read or if it belongs to another folder. A finished run must have every
+    key that decides whether it counts and which table it belongs to.
+    """
     path = folder / "run.json"
-    return read_json(path) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        run = read_object(path)
+    except UserError as error:
+        raise DamagedRun(folder, str(error)) from error
+    if run.get("status") in FINISHED:
+        for key, kind in FINISHED_KEYS.items():
+            if key not in run or not isinstance(run[key], kind) or isinstance(run[key], bool):
+                raise DamagedRun(folder, f"run.json has no valid {key!r}")
+        if not isinstance(run["protocol"].get("steps"), int):
+            raise DamagedRun(folder, "run.json has no valid 'protocol'")
+        if run["status"] == "done" and run["steps"] != run["protocol"]["steps"]:
+            raise DamagedRun(folder, "run.json says 'done', but its 'steps' are not those of its 'protocol'")
+        names = (run["dataset"], run["algorithm"], f"seed-{run['seed']}")
+        if names != folder.absolute().parts[-3:]:
+            raise DamagedRun(folder, f"run.json is that of {' '.join(names)}")
+    return run
 
 
-def last_evaluation(folder: Path) -> dict[str, str] | None:
+FINISHED_KEYS: dict[str, Any] = {
+    "dataset": str,
+    "algorithm": str,
+    "label": str,
+    "seed": int,
+    "config": dict,
+    "config_hash": str,
+    "protocol": dict,
+    "steps": int,
+    "stack": int,
+    "dataset_sha256": str | None,
+    "dataset_rows": int,
+    "dataset_origin": str,
+    "env_id": str,
+    "task": dict,
+    "device": str,
+    "versions": dict,
+    "machine": dict,
+}
+
+
+def last_evaluation(folder: Path) -> dict[str, float] | None:
+    """The numbers of the last row of scores.csv, or None before the first evaluation.
+
+    Raises DamagedRun if the file cannot be read or lacks a column."""
     try:
         with (folder / "scores.csv").open(encoding="utf-8", newline="") as file:
-            return max(csv.DictReader(file), key=lambda row: int(row["step"]), default=None)
+            rows = [{name: float(row[name]) for name in PROGRESS_COLUMNS} for row in csv.DictReader(file)]
+        if not all(math.isfinite(value) for row in rows for value in row.values()):
+            raise ValueError("it has a value that is not finite")
     except FileNotFoundError:
         return None
+    except KeyError as error:
+        raise DamagedRun(folder, f"scores.csv has no column {error}") from error
+    except (ValueError, TypeError, csv.Error) as error:
+        raise DamagedRun(folder, f"cannot read scores.csv: {error}") from error
+    return max(rows, key=lambda row: row["step"], default=None)
+
+
+PROGRESS_COLUMNS = ("step", "score", "training_seconds", "evaluation_seconds")
 
 
 def to_csv(rows: list[dict[str, Any]]) -> str:

@@ -18,8 +18,9 @@ import pandas as pd
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions
 from offline_gntd.experiments.definitions import Experiment
-from offline_gntd.experiments.record import FINISHED, read_description
+from offline_gntd.experiments.record import FINISHED, DamagedRun, Record, read_description, to_csv
 from offline_gntd.files import home, write_json, write_text
+from offline_gntd.tensors import Unreadable
 
 KEY = ["dataset", "algorithm", "seed"]
 NESTED = ["config", "protocol", "task", "versions", "machine", "resumed_at"]  # JSON in a CSV cell
@@ -76,10 +77,38 @@ def _read_rows(folder: Path, run: dict[str, Any]) -> pd.DataFrame:
     except (FileNotFoundError, pd.errors.EmptyDataError):  # no evaluation yet
         return pd.DataFrame()
     except (ValueError, KeyError) as error:
-        raise UserError(f"cannot read the run {folder}: {error}") from error
+        reason = str(error).splitlines()[0]
+        raise DamagedRun(folder, f"cannot read scores.csv and metrics.csv: {reason}") from error
+    for column in ("return", "score", "training_seconds"):
+        if column not in rows:
+            raise DamagedRun(folder, f"scores.csv has no column {column!r}")
+    if not all(pd.api.types.is_numeric_dtype(rows[column]) for column in rows.columns if column != "returns"):
+        raise DamagedRun(folder, "scores.csv or metrics.csv has a cell that is not a number")
     for place, key in enumerate(KEY):
         rows.insert(place, key, run[key])
     return rows
+
+
+def verify(folder: Path) -> None:
+    """Raise DamagedRun unless a finished run's files say what its checkpoint says, which has a checksum."""
+    run, record = read_description(folder) or {}, Record(folder)
+    if run.get("status") not in FINISHED or not record.checkpoint_steps():
+        return
+    try:
+        content = record.load(record.last_checkpoint())
+    except Unreadable as error:
+        raise DamagedRun(folder, str(error)) from error
+    for name in ("scores", "metrics"):
+        path = folder / f"{name}.csv"
+        if (path.read_bytes() if path.exists() else b"") != to_csv(content[name]).encode():
+            raise DamagedRun(folder, f"{path.name} is not what the checkpoint holds")
+    description = json.loads(json.dumps(content["description"]))
+    for key in description.keys() - CHANGED_AFTER_CHECKPOINT:
+        if key not in run or run[key] != description[key]:
+            raise DamagedRun(folder, f"{key!r} in run.json is not what the checkpoint holds")
+
+
+CHANGED_AFTER_CHECKPOINT = {"status", "process", "resumed_at", "error", "log"}
 
 
 def exported_path(experiment: str, part: str = "") -> Path:
@@ -98,12 +127,17 @@ def read_exported(experiment: str) -> Results | None:
             if "stack" in protocol:  # version 0.1
                 protocol["seeds_per_process"] = protocol.pop("stack")
         return Results(pd.read_csv(exported_path(experiment)), runs)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"cannot read the exported results of {experiment}: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"cannot read the exported results of {experiment}: {error}; restore "
+            f"{exported_path(experiment)} and {exported_path(experiment, '.runs')}"
+        ) from error
 
 
 def export(experiment: Experiment) -> list[Path]:
     """Write the finished runs of an experiment, with those exported before, in the compact form."""
+    for path in sorted((home() / "results" / experiment.name).glob("*/*/seed-*/run.json")):
+        verify(path.parent)
     results = read(experiment.name)
     runs = results.finished().sort_values(KEY)
     if runs.empty:

@@ -18,7 +18,7 @@ import torch
 
 from offline_gntd.algorithms import preset
 from offline_gntd.configuration import to_dict
-from offline_gntd.datasets import Dataset
+from offline_gntd.datasets import Dataset, verify
 from offline_gntd.evaluation import Evaluator
 from offline_gntd.experiments import provenance
 from offline_gntd.experiments.definitions import Cell
@@ -50,6 +50,7 @@ class Run:
         self.save_seconds = 0.0  # of the last checkpoint
         self.timing = dict.fromkeys(TIMING, 0.0)
         self._timed = (0.0, 0.0)  # seconds of curvature and of training at the last evaluation
+        self.evaluated = False  # since this process started it
         self._checked = False  # whether a checkpoint was found to restore the agent exactly
 
     def execute(
@@ -76,6 +77,7 @@ class Run:
         stopping: Callable[[], bool],
         checkpoint_seconds: float | None,
     ) -> None:
+        verify(self.sources)
         self._start()
         last_checkpoint = time.monotonic()
         while self.step < self.cell.protocol.steps and not all(record.diverged for record in self.records):
@@ -90,6 +92,7 @@ class Run:
             if time.monotonic() - last_checkpoint > period:
                 self.save()
                 last_checkpoint = time.monotonic()
+        verify(self.sources)  # before the results claim this sha256
         self.save()
         for record in self.records:
             status = "diverged" if record.diverged else "done"
@@ -125,7 +128,7 @@ class Run:
             metrics["kfac_seconds_share"] = self._curvature_share(metrics.pop("kfac_seconds"))
         returns = self.evaluator.returns(self.training.act, self.step, self.device)  # [seeds, episodes]
         self.timing["evaluation_seconds"] += time.perf_counter() - began
-        scores = []
+        scores, self.evaluated = [], True
         for i, record in enumerate(self.records):
             row = {name: values[i] for name, values in metrics.items()} | self.training.batches.metrics(i)
             if record.diverged:

@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from offline_gntd.algorithms.preset import check_actions
-from offline_gntd.datasets import Dataset, DatasetNotFound, OnlineEnv, built, load
+from offline_gntd.algorithms.agent import check_actions
+from offline_gntd.datasets import Dataset, DatasetNotFound, OnlineEnv, built_datasets, load
 from offline_gntd.datasets.names import SEED, results_name
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import make, task_of
@@ -19,12 +19,12 @@ TOLERANCE = 1e-3  # by which stored actions may exceed [−1, 1]: float32 and ta
 
 def is_family(source: str) -> bool:
     """Whether each seed has its own dataset: cartpole-replay, or a name or path with {seed} in it."""
-    return source in built.FAMILIES or SEED in source
+    return source in built_datasets.FAMILIES or SEED in source
 
 
 def member_of(source: str, seed: int) -> str:
     """The name or path of a seed's dataset; that of a dataset all seeds share is returned unchanged."""
-    return built.member(source, seed).replace(SEED, str(seed))
+    return built_datasets.member(source, seed).replace(SEED, str(seed))
 
 
 def is_online(config: Any) -> bool:
@@ -46,7 +46,7 @@ def sources_of(source: str, config: Any, seeds: Sequence[int]) -> tuple[Source, 
     try:
         sources = tuple(_dataset(member_of(source, seed), config) for seed in seeds)
     except DatasetNotFound as error:
-        if source not in built.FAMILIES:
+        if source not in built_datasets.FAMILIES:
             raise
         command = f"offline-gntd datasets build {source} --seeds {max(seeds) + 1}"
         raise DatasetNotFound(f"{source} is not built for every seed; build it with: {command}") from error

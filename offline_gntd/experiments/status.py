@@ -8,7 +8,7 @@ from typing import Any
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions, lock, planning, rates, results
 from offline_gntd.experiments.definitions import Cell
-from offline_gntd.experiments.record import FINISHED, LOG, last_evaluation, read_description
+from offline_gntd.experiments.record import FINISHED, LOG, DamagedRun, last_evaluation, read_description
 from offline_gntd.files import duration
 
 STATES = ("done", "diverged", "running", "failed", "stale", "waiting")
@@ -29,6 +29,7 @@ class RunStatus:
     silent_seconds: float = 0.0  # since its owner's last sign of life
     error: str | None = None
     log: str | None = None
+    damaged: bool = False  # its files cannot be read
 
     def text(self) -> str:
         words = [f"{self.state:<9}{self.dataset} {self.algorithm} seed {self.seed}"]
@@ -56,6 +57,10 @@ class Status:
     )  # at the present number of runs at a time; None when nothing runs or no rate is known
 
     @property
+    def damaged(self) -> bool:
+        return any(run.damaged for run in self.runs)
+
+    @property
     def counts(self) -> Counter[str]:
         return Counter(run.state for run in self.runs)
 
@@ -72,7 +77,8 @@ class Status:
         return dataclasses.asdict(self) | {"counts": counts}
 
 
-def read(name: str) -> Status:
+def read(name: str, verify: bool = False) -> Status:
+    """The state of every run; with `verify`, finished runs are compared with their checkpoints."""
     experiment = definitions.find(name)
     shipped = results.read_exported(name)
     shipped_runs = shipped.runs.to_dict("records") if shipped else []
@@ -82,7 +88,7 @@ def read(name: str) -> Status:
     left: list[float | None] = []  # per cell that is not at its end
     at_once = 0
     for cell in experiment.cells():
-        found = [_read(cell, seed, by_key, estimates) for seed in cell.seeds]
+        found = [_read(cell, seed, by_key, estimates, verify) for seed in cell.seeds]
         runs += found
         states = {run.state for run in found}
         at_once += "running" in states
@@ -95,27 +101,29 @@ def read(name: str) -> Status:
     return Status(name, tuple(runs), sum(known_left) / at_once if all_known else None)
 
 
-def _read(cell: Cell, seed: int, shipped: dict[tuple, dict], estimates: rates.Rates) -> RunStatus:
+def _read(
+    cell: Cell, seed: int, shipped: dict[tuple, dict], estimates: rates.Rates, verify: bool
+) -> RunStatus:
     folder = cell.folder(seed)
     key = (cell.dataset, cell.algorithm, seed)
     run = RunStatus(*key, "waiting", steps=cell.protocol.steps)
     try:
-        about = read_description(folder) or {}
-    except UserError as error:
-        remedy = f"{error}; remove its folder to run it again"
-        return dataclasses.replace(run, state="failed", error=remedy, log=str(folder / LOG))
+        about, last = read_description(folder) or {}, last_evaluation(folder)
+        if verify:
+            results.verify(folder)
+    except DamagedRun as error:
+        log = str(folder / LOG)
+        return dataclasses.replace(run, state="failed", error=str(error), log=log, damaged=True)
     owner = lock.owner(folder)
     if not about and not owner and key in shipped:
         about = shipped[key]
-    last = last_evaluation(folder)
     if last:
-        seconds = float(last["training_seconds"]) + float(last["evaluation_seconds"])
-        run = dataclasses.replace(
-            run, score=float(last["score"]), updates_per_second=int(last["step"]) / seconds
-        )
+        seconds = last["training_seconds"] + last["evaluation_seconds"]
+        rate = last["step"] / seconds if seconds > 0 else None
+        run = dataclasses.replace(run, score=last["score"], updates_per_second=rate)
     if about.get("status") in FINISHED and not owner:
         state = "stale" if _is_of_other_settings(cell, about) else about["status"]
-        return dataclasses.replace(run, state=state, step=about["steps"])
+        return dataclasses.replace(run, state=state, step=about.get("steps", 0))
     step = planning.reached(cell)
     if owner and last:
         step = max(step, int(last["step"]))
@@ -124,7 +132,7 @@ def _read(cell: Cell, seed: int, shipped: dict[tuple, dict], estimates: rates.Ra
         silent = owner["silent_seconds"]
         return dataclasses.replace(run, state="running", host=owner.get("host"), silent_seconds=silent)
     if about.get("status") == "failed":
-        return dataclasses.replace(run, state="failed", error=about["error"], log=about["log"])
+        return dataclasses.replace(run, state="failed", error=about.get("error"), log=about.get("log"))
     return run
 
 

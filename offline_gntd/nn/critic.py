@@ -1,4 +1,4 @@
-"""A value network and the one step that every algorithm takes with it: semi-gradient or Gauss-Newton."""
+"""A value network and its step: the semi-gradient (TD), or preconditioned by Gauss-Newton (GNTD)."""
 
 import time
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 from offline_gntd.nn.exact import gauss_newton_weights
 from offline_gntd.nn.kfac import KFAC, KroneckerFactors
-from offline_gntd.nn.learner import state_of
-from offline_gntd.nn.mlp import MLP, Tape
-from offline_gntd.nn.optimisers import Optimiser, Stepper, clip_grad_norm
+from offline_gntd.nn.learner import Learner, state_of
+from offline_gntd.nn.mlp import MLP
+from offline_gntd.nn.optimisers import Optimiser, clip_grad_norm
 
 RATIO_EVERY = 20  # updates between two measurements of ‖d‖ / ‖gradient‖
 
 
-class Critic:
-    """Q-networks with their tape, curvature and optimiser.
+class Critic(Learner):
+    """Q-networks that step along a direction d.
 
-    The step direction d is the semi-gradient E[δ ∇Q] (TD); with `kfac` it is preconditioned by the Kronecker
-    factors (Algorithm 3); with `exact_damping` ω it is the exact (H + ωI)⁻¹ E[δ ∇Q] (Algorithm 1).
+    d is the semi-gradient g = E[δ ∇Q] (TD), with `kfac` preconditioned by Kronecker factors (Algorithm 3),
+    with `exact_damping` ω the exact (H + ωI)⁻¹ g (Algorithm 1). The optimiser takes d as its gradient.
     """
 
     def __init__(
@@ -30,44 +30,38 @@ class Critic:
         kfac: KFAC | None = None,
         exact_damping: float | None = None,
     ):
-        self.network, self.tape = network, Tape(network, batch)
-        self.optimiser = Stepper(network.flat, learning_rate, optimiser)
-        self.gradient = torch.zeros_like(network.flat)
+        super().__init__(network, batch, learning_rate, optimiser)
         self.factors = KroneckerFactors(kfac, network.layers) if kfac else None
         self.exact_damping = exact_damping
         self.step_ratio = network.flat.new_zeros(network.stack[0])  # ‖d‖ / ‖gradient‖ per seed
         self.curvature_seconds = 0.0  # spent on curvature in this process
 
-    def forward(self, *parts: Tensor) -> Tensor:
-        """Outputs [*stack, batch, fan_out] for the concatenated parts, kept for `step`."""
-        return self.tape.forward(*parts)
-
-    def step(
-        self, weight: Tensor, grad_output: Tensor | float = 1.0, extra_gradient: Tensor | None = None
+    def update(
+        self, dloss_dq: Tensor, dq_doutput: Tensor | float = 1.0, extra_gradient: Tensor | None = None
     ) -> None:
-        """Take one step after `forward`, down Σ_i weight_i ∇Q_i (+ extra_gradient).
+        """Take one step after `forward`, down Σ_i dloss_dq_i ∇Q_i (+ extra_gradient).
 
-        weight          [*stack, batch]: ∂loss/∂Q of every sample, δ/batch for ½ E[δ²]
-        grad_output     ∂Q/∂output [*stack, batch, fan_out]; 1 where Q is the only output
-        extra_gradient  flat gradient of other terms of the loss, preconditioned with the rest
+        dloss_dq        [*stack, batch]: 2δ/batch for the loss E[δ²]
+        dq_doutput      [*stack, batch, fan_out]; 1 where Q is the only output
+        extra_gradient  [*stack, parameters], of other terms of the loss; preconditioned with the rest
         """
-        self.tape.backward(grad_output)
+        self.tape.backward(dq_doutput)  # of Q itself, so that q_l is what P and G are made of
         if self.exact_damping is not None:
-            weight = gauss_newton_weights(self.tape, weight, self.exact_damping)
+            dloss_dq = gauss_newton_weights(self.tape, dloss_dq, self.exact_damping)
         began = time.perf_counter()
         if self.factors:
             self.factors.update(self.tape.inputs, self.tape.grad_outputs)
         self.curvature_seconds += time.perf_counter() - began
-        self.tape.weight_grad(self.gradient, weight)
+        self.tape.parameter_grad(self.gradient, dloss_dq)  # the semi-gradient g
         if extra_gradient is not None:
             self.gradient += extra_gradient
         if self.optimiser.config.max_grad_norm is not None:
             clip_grad_norm(self.gradient, self.optimiser.config.max_grad_norm)
         began = time.perf_counter()
         if self.factors:
-            self._precondition(self.factors)
+            self._precondition(self.factors)  # g becomes d
         self.curvature_seconds += time.perf_counter() - began
-        self.optimiser.step(self.gradient)
+        self.step()
 
     def _precondition(self, factors: KroneckerFactors) -> None:
         layers = self.network.views(self.gradient)
@@ -79,14 +73,14 @@ class Critic:
         torch.div(self.gradient.flatten(1).norm(dim=1), before, out=self.step_ratio)
 
     def diagnostics(self) -> dict[str, Tensor]:
-        """Per seed: what K-FAC reports of itself; nothing without it."""
+        """Metrics of K-FAC per seed; none without it."""
         if not self.factors:
             return {}
         seconds = torch.full_like(self.step_ratio, self.curvature_seconds)
         return self.factors.diagnostics() | {"kfac_step_ratio": self.step_ratio, "kfac_seconds": seconds}
 
     def state_dict(self) -> dict[str, Tensor]:
-        state = {"network": self.network.flat} | state_of(optimiser=self.optimiser)
+        state = super().state_dict()
         if self.factors:
             state |= state_of(factors=self.factors) | {"step_ratio": self.step_ratio}
         return state

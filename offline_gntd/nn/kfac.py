@@ -1,8 +1,8 @@
 """Kronecker-factored Gauss-Newton curvature of a value network (Algorithm 3, GNTD-KFAC).
 
-For layer l with input p̄ and q = ∂Q/∂h (h the layer's output), the Gauss-Newton matrix E[∇Q ∇Qᵀ] is
-approximated by P ⊗ G with P = E[p̄ p̄ᵀ] and G = E[q qᵀ]. The step of the layer is
-    d_l = (P + √ω I)⁻¹ · gradient_l · (G + √ω I)⁻¹.
+The Gauss-Newton matrix is H = E[∇Q ∇Qᵀ]. For layer l with input p̄ and q = ∂Q/∂h, h the layer's output, its
+block is approximated by P ⊗ G with P = E[p̄ p̄ᵀ] and G = E[q qᵀ]; the paper writes Q̂ for G. The direction is
+    d_l = (P + √ω I)⁻¹ · g_l · (G + √ω I)⁻¹    for the gradient g_l [fan_in + 1, fan_out].
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from offline_gntd import checks
 from offline_gntd.nn.linalg import damped_inverse, matmul, update_second_moment
 
 
 @dataclass(frozen=True)
 class KFAC:
-    """The defaults are those of the paper's authors, except damping, which is the paper's."""
+    """Settings. The defaults are those of the paper's authors, except damping, which is the paper's."""
 
     damping: float = 0.25  # ω, split between the two factors
-    ema_decay: float = 0.9  # weight of the old value in the averaged factors
+    ema_decay: float = 0.9  # weight of the old value in the averaged factors; 1 − η in the paper
     average: str = "both"  # both | P; a factor that is not averaged is the last batch's
     start: str = "identity"  # identity | batch: the factors before the first average
     factor_every: int = 5  # updates between two updates of P and G
@@ -28,29 +29,19 @@ class KFAC:
     output_scale: float = 1.0  # the factors are those of output_scale · Q
 
     def __post_init__(self):
-        for name in ("damping", "output_scale"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be positive and finite, not {getattr(self, name)}")
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"ema_decay must be in [0, 1), not {self.ema_decay}")
-        for name in ("factor_every", "inverse_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name, legal in CHOICES.items():
-            if getattr(self, name) not in legal:
-                raise ValueError(f"{name} must be one of {', '.join(legal)}, not {getattr(self, name)!r}")
-
-
-CHOICES = {"average": ("both", "P"), "start": ("identity", "batch"), "split": ("even", "trace")}
+        checks.positive(self, "damping", "factor_every", "inverse_every", "output_scale")
+        checks.below_one(self, "ema_decay")
+        checks.choice(self, "average", ("both", "P"))
+        checks.choice(self, "start", ("identity", "batch"))
+        checks.choice(self, "split", ("even", "trace"))
 
 
 class KroneckerFactors:
     """The factors of every layer of a stack of networks and their damped inverses.
 
-    Tensors have the stack flattened into one dimension, `networks`.
-
-    Where a factor cannot be inverted, I / damping replaces its inverse and the layer's damping is multiplied
-    by 10; every successful inversion lets it fall by a tenth, down to ω.
+    Tensors have the stack flattened into one dimension, `networks`. Where a factor cannot be inverted,
+    I / damping replaces its inverse and the layer's damping is multiplied by 10; every successful inversion
+    lowers it by a tenth, down to ω.
     """
 
     def __init__(self, config: KFAC, layers: Sequence[Tensor]):
@@ -62,17 +53,18 @@ class KroneckerFactors:
         self.G = [torch.eye(w.shape[-1], device=device).repeat(networks, 1, 1) for w in layers]
         self.P_inverse = [torch.zeros_like(P) for P in self.P]
         self.G_inverse = [torch.zeros_like(G) for G in self.G]
-        self.half = [torch.empty_like(w.flatten(0, -3)) for w in layers]  # P⁻¹ · gradient
-        self.boost = torch.ones(networks, len(layers), device=device)  # times ω, for every layer
+        self.P_inverse_g = [torch.empty_like(w.flatten(0, -3)) for w in layers]  # scratch memory
+        self.boost = torch.ones(networks, len(layers), device=device)  # a layer's damping / ω
         self.failures = torch.zeros_like(self.boost)
 
     @property
     def due(self) -> bool:
-        """Whether the next `update` averages its batch into the factors; otherwise it reads none."""
+        """Whether the next `update` averages its batch into the factors; if not, it ignores its arguments."""
         return int(self.updates) % self.config.factor_every == 0
 
     def update(self, inputs: Sequence[Tensor], grad_outputs: Sequence[Tensor]) -> None:
-        """Average a batch into the factors and renew the inverses, each where its period is over.
+        """Average a batch into the factors at every `factor_every`-th call, and renew the inverses at every
+        `inverse_every`-th.
 
         inputs        p̄ of every layer [networks, batch, fan_in + 1]
         grad_outputs  q of every layer [networks, batch, fan_out]
@@ -112,10 +104,11 @@ class KroneckerFactors:
         return dampings
 
     def precondition(self, gradients: Sequence[Tensor]) -> None:
-        """gradient ← P⁻¹ · gradient · G⁻¹ of every layer [*stack, fan_in + 1, fan_out], in place."""
+        """g ← P⁻¹ · g · G⁻¹ of every layer [*stack, fan_in + 1, fan_out], in place."""
         for l, gradient in enumerate(gradients):
-            matmul(self.P_inverse[l], gradient.flatten(0, -3), out=self.half[l])
-            matmul(self.half[l], self.G_inverse[l], out=gradient.flatten(0, -3))
+            g = gradient.flatten(0, -3)
+            matmul(self.P_inverse[l], g, out=self.P_inverse_g[l])
+            matmul(self.P_inverse_g[l], self.G_inverse[l], out=g)
 
     def diagnostics(self) -> dict[str, Tensor]:
         """Per seed: the worst condition number of a damped factor, the largest damping, failed inversions."""

@@ -8,23 +8,22 @@ from offline_gntd.nn.optimisers import Optimiser, Stepper
 
 
 class Learner:
-    """Networks with their tape, gradient buffer and optimiser, for a loss given by its derivative with
-    respect to the outputs."""
+    """Networks with their tape, gradient and optimiser: forward, backward, step."""
 
     def __init__(self, network: MLP, batch: int, learning_rate: float, optimiser: Optimiser = Optimiser()):
         self.network = network
         self.tape = Tape(network, batch)
+        self.gradient = torch.zeros_like(network.flat)  # [*stack, parameters]
         self.optimiser = Stepper(network.flat, learning_rate, optimiser)
-        self.gradient = torch.zeros_like(network.flat)
 
     def forward(self, *parts: Tensor) -> Tensor:
-        """Outputs [*stack, batch, fan_out] for the concatenated parts, kept for a backward pass."""
+        """Outputs [*stack, batch, fan_out] for the concatenated parts; the tape keeps the pass."""
         return self.tape.forward(*parts)
 
     def backward(self, grad_output: Tensor) -> None:
-        """Compute the gradient from ∂loss/∂output [*stack, batch, fan_out]."""
+        """Compute the gradient of a loss from ∂loss/∂output [*stack, batch, fan_out]."""
         self.tape.backward(grad_output)
-        self.tape.weight_grad(out=self.gradient)
+        self.tape.parameter_grad(out=self.gradient)
 
     def step(self) -> None:
         self.optimiser.step(self.gradient)
@@ -50,6 +49,4 @@ class Target(Tape):
 
 def state_of(**parts) -> dict[str, Tensor]:
     """The state of all parts, under `part.name`."""
-    return {
-        f"{key}.{name}": tensor for key, part in parts.items() for name, tensor in part.state_dict().items()
-    }
+    return {f"{key}.{name}": x for key, part in parts.items() for name, x in part.state_dict().items()}

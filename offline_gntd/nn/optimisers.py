@@ -1,10 +1,14 @@
-"""Optimiser steps on a flat parameter buffer [*stack, parameters]: one call for a whole stack of networks."""
+"""Optimiser steps on a flat parameter buffer [*stack, parameters]: one call for a whole stack of networks.
+
+`Optimiser` holds the settings, `Stepper` the state of one optimiser.
+"""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from offline_gntd import checks
 from offline_gntd.errors import unknown
 
 KINDS = ("adam", "plain")
@@ -24,13 +28,8 @@ class Optimiser:
     def __post_init__(self):
         if self.kind not in KINDS:
             raise unknown("optimiser", self.kind, KINDS)
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)}")
-        for name in ("eps", "max_grad_norm", "max_step_rms"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be positive and finite, not {value}")
+        checks.below_one(self, "beta1", "beta2")
+        checks.positive(self, "eps", "max_grad_norm", "max_step_rms")
 
 
 class Stepper:

@@ -1,1 +1,1 @@
-"""The paper's theorems on problems small enough to be solved exactly: float64, a batch of seeds at a time."""
+"""The paper's theorems, measured on problems small enough to be solved exactly (float64)."""

@@ -1,4 +1,4 @@
-"""K-FAC's direction beside the exact Gauss-Newton one, on one batch, for a network of any depth and width."""
+"""K-FAC's direction compared with the exact Gauss-Newton direction on one batch, by depth and width."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,14 @@ from torch import Tensor
 from offline_gntd.nn.exact import gauss_newton_weights
 from offline_gntd.nn.kfac import KFAC, KroneckerFactors
 from offline_gntd.nn.mlp import MLP, Tape
-from offline_gntd.theory.approximations import approximation
-from offline_gntd.theory.chains import ACTIONS, STATES, chains
-from offline_gntd.theory.policy_evaluation import frequencies, mean_residual
-from offline_gntd.theory.trials import Measured
+from offline_gntd.theory.policy_evaluation import Measured, frequencies, mean_residual
+from offline_gntd.theory.problems import ACTIONS, STATES, approximation, chains
 
 
 @dataclass(frozen=True)
 class Comparison:
     depth: int = 1  # hidden layers
-    width: int = 64  # of each
+    width: int = 64  # units of each
     damping: float = 0.25  # ω
     samples: int = 256  # N
     problem: str = "random"
@@ -26,8 +24,8 @@ class Comparison:
     seeds: int = 10
 
     def measure(self) -> Measured:
-        """For each direction, its angle to the exact one in degrees, and its reach: the share of the batch's
-        mean squared residual that a step along it, as long as is best, removes to first order."""
+        """Each direction's angle to the exact one in degrees, and its reach: the share of the mean squared
+        residual that a step of the best length along it removes, to first order."""
         tape, residual = self._batch()
         exact = self._gradient(tape, gauss_newton_weights(tape, residual, self.damping))
         gradient = self._gradient(tape, residual)
@@ -44,7 +42,7 @@ class Comparison:
         return measured
 
     def _batch(self) -> tuple[Tape, Tensor]:
-        """A tape gone forward and back over N drawn pairs, and each one's own residual [seeds, N]."""
+        """A tape after both passes over N sampled pairs, and their residuals [seeds, N]."""
         rngs = [np.random.default_rng([seed, 3]) for seed in range(self.seeds)]
         problem = chains(self.problem, rngs, self.discount)
         features = approximation("relu", STATES * ACTIONS, 1, rngs).features.float()
@@ -62,18 +60,18 @@ class Comparison:
 
     def _gradient(self, tape: Tape, weight: Tensor) -> Tensor:
         flat = torch.zeros_like(tape.network.flat)
-        tape.weight_grad(flat, weight / self.samples)
-        tape.backward(1.0)  # weight_grad has multiplied the derivatives by the weights
+        tape.parameter_grad(flat, weight / self.samples)
+        tape.backward(1.0)  # restores q, which parameter_grad has multiplied
         return flat
 
 
 def angle(a: Tensor, b: Tensor) -> Tensor:
-    """In degrees, of vectors [seeds, p]."""
+    """Degrees between vectors [seeds, p]."""
     return torch.nn.functional.cosine_similarity(a, b, dim=-1).clamp(-1, 1).acos().rad2deg()
 
 
 def reach(tape: Tape, d: Tensor, residual: Tensor) -> Tensor:
-    """1 − min_c ‖δ − c Jd‖² / ‖δ‖² = cos²(Jd, δ); a sample's Jd is Σ_l p̄_lᵀ D_l q_l, without a Jacobian."""
+    """1 − min_c ‖δ − c Jd‖² / ‖δ‖² = cos²(Jd, δ) [seeds]; row i of Jd is Σ_l p̄_lᵀ D_l q_l."""
     layers = zip(tape.inputs, tape.network.views(d), tape.grad_outputs, strict=True)
     change = torch.stack([((p @ D) * q).sum(-1) for p, D, q in layers]).sum(0)
     return torch.nn.functional.cosine_similarity(change, residual, dim=-1).square()

@@ -1,4 +1,4 @@
-"""The figures of the experiment `theory`: what its table fits slopes to."""
+"""The figures of the experiment `theory`: the data behind the exponents of its table."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from offline_gntd.analysis.figures import legend, panels, styles
 from offline_gntd.errors import UserError
 from offline_gntd.theory import runner
-from offline_gntd.theory.chains import PROBLEMS
+from offline_gntd.theory.policy_evaluation import STEP
+from offline_gntd.theory.problems import PROBLEMS
 from offline_gntd.theory.tables import METHODS, USUAL, Trials, complexity, directions, long, short
 from offline_gntd.theory.theorems import THEOREMS, rate
-from offline_gntd.theory.trials import STEP
 
 ERROR = r"$\|Q - Q^\pi\|^2_\mu$"
-DEEPEST = 1e-20  # errors that are shown: below that it is rounding
+SMALLEST = 1e-20  # error that is shown; below it is rounding
 STYLES = styles([*METHODS.values(), "theorem", "exact", "K-FAC", "gradient"])
 
 
@@ -40,7 +40,7 @@ def draw(columns: int) -> dict[str, Figure]:
 
 
 def _each(measured: pd.DataFrame, columns: int, settings=tuple(THEOREMS)) -> tuple[Figure, list]:
-    """A panel for every setting and problem."""
+    """A panel for each setting and problem, with its trials."""
     chosen = [(setting, problem) for setting in settings for problem in PROBLEMS]
     figure, axes = panels(len(chosen), columns)
     every = []
@@ -51,7 +51,7 @@ def _each(measured: pd.DataFrame, columns: int, settings=tuple(THEOREMS)) -> tup
 
 
 def _line(axis: Axes, x: np.ndarray, y: np.ndarray, label: str) -> None:
-    """The mean over seeds of y [points, seeds], their range shaded."""
+    """The mean over seeds of y [points, seeds], with their range shaded."""
     style = STYLES[label]
     dashes: dict[str, Any] = {"dashes": style.dash} if style.dash else {}
     axis.plot(x, y.mean(1), color=style.colour, marker=style.marker, markersize=3, label=label, **dashes)
@@ -59,7 +59,7 @@ def _line(axis: Axes, x: np.ndarray, y: np.ndarray, label: str) -> None:
 
 
 def _predicted(axis: Axes, x: np.ndarray, power: float | None, through: float) -> None:
-    """x to the power that a theorem bounds the error by, through the last point."""
+    """The predicted power of x, drawn through the last point."""
     if power is not None:
         _theorem(axis, x, through * (x / x[-1]) ** power)
 
@@ -84,27 +84,27 @@ def _iterations(measured: pd.DataFrame, columns: int) -> Figure:
             if method == "gntd":
                 k, start = path.index.to_numpy(), path.iloc[0].mean()
                 _theorem(axis, k, start * rate(USUAL.discount, STEP) ** (2 * k))
-        axis.set_ylim(bottom=max(DEEPEST, trials.where("error", **short())["value"].min() / 3))
+        axis.set_ylim(bottom=max(SMALLEST, trials.where("error", **short())["value"].min() / 3))
     axes = [axis for axis, _ in every]
     return _finish(figure, axes, columns, xlabel="iterations, exact expectations", yscale="log")
 
 
 def _sweeps(
-    measured: pd.DataFrame, columns: int, swept: str, xlabel: str, of, settings=tuple(THEOREMS)
+    measured: pd.DataFrame, columns: int, swept: str, xlabel: str, select, settings=tuple(THEOREMS)
 ) -> Figure:
-    """A sweep of every method that `of` gives settings for."""
+    """The sweep of a setting, for each method for which `select` gives trials."""
     figure, every = _each(measured, columns, settings)
     for axis, trials in every:
         lowest = np.inf
         for method, label in METHODS.items():
-            if (chosen := of(method)) is None:
+            if (chosen := select(method)) is None:
                 continue
             x, y = trials.sweep(swept, **chosen)
             _line(axis, x, y, label)
             lowest = min(lowest, y.min())
             if method == "gntd":
                 _predicted(axis, x, getattr(THEOREMS[trials.setting], swept), y[-1].mean())
-        axis.set_ylim(bottom=lowest / 3)  # a bound may go far below what is measured
+        axis.set_ylim(bottom=lowest / 3)  # a bound may be far below the measurements
     axes = [axis for axis, _ in every]
     return _finish(figure, axes, columns, xlabel=xlabel, xscale="log", yscale="log")
 
@@ -119,18 +119,18 @@ def _floors_by_step(measured: pd.DataFrame, columns: int) -> Figure:
 
 
 def _errors_by_damping(measured: pd.DataFrame, columns: int) -> Figure:
-    def of(method: str) -> dict | None:
+    def select(method: str) -> dict | None:
         return short("damping", samples=1024) if method == "gntd" else None
 
-    return _sweeps(measured, columns, "damping", f"ω (N = 1024, K = {runner.SHORT})", of)
+    return _sweeps(measured, columns, "damping", f"ω (N = 1024, K = {runner.SHORT})", select)
 
 
 def _errors_by_width(measured: pd.DataFrame, columns: int) -> Figure:
-    def of(method: str) -> dict | None:
+    def select(method: str) -> dict | None:
         return short("width") if method == "gntd" else None
 
     label = f"m (exact expectations, K = {runner.SHORT})"
-    return _sweeps(measured, columns, "width", label, of, ("relu",))
+    return _sweeps(measured, columns, "width", label, select, ("relu",))
 
 
 def _complexity(measured: pd.DataFrame, columns: int) -> Figure:
@@ -148,7 +148,7 @@ def _complexity(measured: pd.DataFrame, columns: int) -> Figure:
 
 
 def _directions(measured: pd.DataFrame, columns: int) -> Figure:
-    """Angles and reaches at the paper's damping, by width, a panel for every depth."""
+    """Angle and reach at the paper's damping by width; two panels per depth."""
     depths = sorted({depth for _, depth, _ in directions(measured, "kfac_angle")})
     figure, axes = panels(2 * len(depths), columns)
     names = {"exact": "exact", "kfac": "K-FAC", "gradient": "gradient"}

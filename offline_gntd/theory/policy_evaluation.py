@@ -1,22 +1,112 @@
-"""Policy evaluation by TD and by exact GNTD (Algorithm 1): N fresh tuples an iteration, or expectations.
+"""Policy evaluation by TD and by exact GNTD (Algorithm 1), and the trial that measures it.
 
-Of N i.i.d. tuples only the number of each (pair, next pair) matters, and it is multinomial: an iteration
-costs the same for every N.
+An iteration uses exact expectations or N fresh i.i.d. tuples. Only the count of each (pair, next pair) among
+the tuples matters, and the counts are multinomial, so an iteration costs the same for every N.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from offline_gntd.nn.exact import direction
-from offline_gntd.theory.approximations import Approximation
-from offline_gntd.theory.chains import Chains
+from offline_gntd.theory.problems import ACTIONS, STATES, Approximation, Chains, approximation, chains
+
+GROWTH = 1.15  # approximate ratio of successive recorded iterations
+START = 0.5  # standard deviation of a smooth network's θ⁰ around a solution: Assumption 4 holds only near one
+FLOOR = 0.25  # share of the iterations, the last ones, that a floor is averaged over
+STEP = 0.3  # default β
+
+Measured = list[tuple[str, int, Tensor]]  # quantity, iteration, values [seeds]
+
+
+@dataclass(frozen=True)
+class Trial:
+    setting: str  # linear | relu | smooth
+    problem: str = "random"  # random | chain
+    method: str = "gntd"  # gntd | td
+    samples: int = 0  # N, tuples per iteration; 0: exact expectations
+    step: float | None = STEP  # β, for TD in units of 1/λ_max(H) at θ⁰; None: β of the linear theorem
+    damping: float = 1e-4  # ω; not used by TD
+    width: int = 128  # m of the ReLU network; the smooth one has 3 units, so that H can be invertible
+    iterations: int = 1_000  # K
+    realisable: bool = True  # the rewards are chosen so that Q^π is in the function class
+    discount: float = 0.9  # γ
+    seeds: int = 10
+
+    def measure(self) -> Measured:
+        """‖Q − Q^π‖²_μ at the `recorded` iterations, its floor, λ_min(H) and the projection error."""
+        problem, functions, theta = self._make()
+        _, J = functions.linearised(theta)
+        spectrum = torch.linalg.eigvalsh(curvature(problem, J))
+        iterations = iterates(
+            problem,
+            functions,
+            theta,
+            self._steps(spectrum),
+            None if self.method == "td" else self.damping,
+            self.samples,
+            self._generators(2),
+        )
+        errors = [
+            problem.norm(Q - problem.values).square()
+            for Q, _ in zip(iterations, range(self.iterations + 1), strict=False)
+        ]
+        last = errors[-max(1, int(FLOOR * self.iterations)) :]
+        return [
+            ("smallest_eigenvalue", 0, spectrum[:, 0]),
+            ("projection_error", 0, projection_error(problem, J)),
+            *(("error", k, errors[k]) for k in recorded(self.iterations)),
+            ("floor", self.iterations, torch.stack(last).mean(0)),
+        ]
+
+    def _make(self) -> tuple[Chains, Approximation, Tensor]:
+        problem = chains(self.problem, self._generators(0), self.discount)
+        rngs = self._generators(1)
+        functions = approximation(
+            self.setting, STATES * ACTIONS, 3 if self.setting == "smooth" else self.width, rngs
+        )
+        start = functions.draw(rngs)
+        if self.realisable and self.setting != "relu":  # which has more parameters than pairs
+            solution = functions.draw(rngs)
+            problem = problem.rewarded_for(functions.linearised(solution)[0])
+            if self.setting == "smooth":
+                start = solution + START * start
+        return problem, functions, start
+
+    def _generators(self, purpose: int) -> list[np.random.Generator]:
+        """One per seed. Trials with the same seed share problem, features and θ⁰, whatever else differs."""
+        return [np.random.default_rng([seed, purpose]) for seed in range(self.seeds)]
+
+    def _steps(self, spectrum: Tensor) -> Tensor:
+        """β [seeds]."""
+        if self.step is None:
+            return (1 - self.discount) * spectrum[:, 0] / 4
+        return (
+            self.step / spectrum[:, -1] if self.method == "td" else torch.full_like(spectrum[:, 0], self.step)
+        )
+
+
+def recorded(iterations: int) -> list[int]:
+    """The iterations to record: 0, 1, 2, … with growing distances, and the last."""
+    chosen = [0]
+    while chosen[-1] < iterations:
+        chosen.append(min(iterations, max(chosen[-1] + 1, int(chosen[-1] * GROWTH))))
+    return chosen
+
+
+def projection_error(problem: Chains, J: Tensor) -> Tensor:
+    """‖Π_μ Q^π − Q^π‖²_μ [seeds], Π_μ the projection onto the column space of J."""
+    weight = problem.stationary.sqrt()[..., None]
+    target = weight * problem.values[..., None]
+    coefficients = torch.linalg.pinv(weight * J) @ target
+    return (weight * J @ coefficients - target).square().sum((-2, -1))
 
 
 def frequencies(chains: Chains, samples: int, rngs: Sequence[np.random.Generator]) -> Tensor:
-    """How often each (pair, next pair) is among N tuples: [seeds, n, n], adding up to 1."""
+    """Share of each (pair, next pair) among N tuples: [seeds, n, n], which sum to 1."""
     counts = [
         rng.multinomial(samples, joint.flatten()).reshape(joint.shape)
         for rng, joint in zip(rngs, _normalised(chains.joint), strict=True)
@@ -25,12 +115,12 @@ def frequencies(chains: Chains, samples: int, rngs: Sequence[np.random.Generator
 
 
 def _normalised(joint: Tensor) -> np.ndarray:
-    """Rounding must not make a distribution add up to more than 1."""
+    """Normalise again: numpy refuses a distribution that rounding has made larger than 1."""
     return (joint.clamp_min(0) / joint.sum((-2, -1), keepdim=True)).numpy()
 
 
 def mean_residual(chains: Chains, Q: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
-    """How often each pair was drawn, and its mean δ = Q(s, a) − r − γQ(s′, a′): [seeds, n] each."""
+    """Share of each pair, and its mean δ = Q(s, a) − r − γQ(s′, a′): [seeds, n] each."""
     drawn = frequency.sum(-1)
     next_value = torch.einsum("sij,sj->si", frequency, Q) / drawn.clamp_min(1e-300)
     return drawn, torch.where(drawn > 0, Q - chains.reward - chains.discount * next_value, 0.0)
@@ -42,8 +132,8 @@ def semi_gradient(J: Tensor, drawn: Tensor, residual: Tensor) -> Tensor:
 
 
 def gauss_newton(J: Tensor, drawn: Tensor, residual: Tensor, damping: float) -> Tensor:
-    """(H + ωI)⁻¹ g [seeds, p]: a pair drawn with frequency ν is a row weighed by √ν."""
-    weight = (drawn * J.shape[-2]).sqrt()  # `direction` divides by the rows
+    """(H + ωI)⁻¹ g [seeds, p]: a pair with share ν is a row of J multiplied by √ν."""
+    weight = (drawn * J.shape[-2]).sqrt()  # `direction` divides by the number of rows
     return direction(J * weight[..., None], residual * weight, damping)
 
 
@@ -56,7 +146,7 @@ def iterates(
     samples: int,
     rngs: Sequence[np.random.Generator],
 ) -> Iterator[Tensor]:
-    """Q(θ⁰), Q(θ¹), … [seeds, n] for steps β [seeds]; damping none is TD, samples 0 exact expectations."""
+    """Q(θ⁰), Q(θ¹), … [seeds, n] for steps β [seeds]. Damping None is TD; samples 0 is exact expectations."""
     while True:
         Q, J = approximation.linearised(theta)
         yield Q
@@ -70,7 +160,6 @@ def iterates(
 
 
 def curvature(chains: Chains, J: Tensor) -> Tensor:
-    """H = E[∇Q ∇Qᵀ] [seeds, p, p], or its kernel [seeds, n, n] if that is smaller: of equal spectrum but for
-    zeros."""
+    """H = E[∇Q ∇Qᵀ] [seeds, p, p], or the smaller kernel [seeds, n, n] with the same nonzero eigenvalues."""
     rows = J * chains.stationary.sqrt()[..., None]
     return rows.mT @ rows if rows.shape[-1] <= rows.shape[-2] else rows @ rows.mT

@@ -1,38 +1,65 @@
-"""The theorems' predictions beside what was measured: one line per setting and quantity."""
+"""The table of predictions and measurements: one row per setting and quantity."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from offline_gntd.analysis.statistics import Estimate
+from offline_gntd.analysis.statistics import Estimate, interval
 from offline_gntd.analysis.table import Cell, Table, minus
 from offline_gntd.theory import runner
-from offline_gntd.theory.chains import ACTIONS, PROBLEMS, STATES
 from offline_gntd.theory.directions import Comparison
-from offline_gntd.theory.regression import estimate, exponent, mean, slope
+from offline_gntd.theory.policy_evaluation import STEP, Trial
+from offline_gntd.theory.problems import ACTIONS, PROBLEMS, STATES
 from offline_gntd.theory.runner import Measurement
 from offline_gntd.theory.theorems import THEOREMS, linear_rate, rate
-from offline_gntd.theory.trials import STEP, Trial
 
 NAME = runner.NAME
 METHODS = {"gntd": "GNTD", "td": "TD"}
-SHALLOWEST = 1e-18  # of the error at the start: below that it is rounding
-LEVELS = 8  # of ε at which samples are counted
-USUAL = Trial("linear")  # what a sweep leaves as it is
+ROUNDING = 1e-18  # share of the first error below which an error is rounding
+LEVELS = 8  # values of ε for which samples are counted
+USUAL = Trial("linear")  # the settings that a sweep does not change
+DRAWS = 1_000  # bootstrap resamples of the seeds
 AFTER = f"K = {runner.SHORT}"
+
+
+def estimate(statistic: Callable[[np.ndarray], float], seeds: int) -> Estimate:
+    """A statistic of seeds (given by their indices), with its bootstrap interval."""
+    rng = np.random.default_rng(0)
+    draws = np.array([statistic(rng.integers(seeds, size=seeds)) for _ in range(DRAWS)])
+    finite = draws[np.isfinite(draws)]
+    low, high = interval(finite) if len(finite) else (np.nan, np.nan)
+    return Estimate(statistic(np.arange(seeds)), float(low), float(high))
+
+
+def slope(x: np.ndarray, y: np.ndarray) -> float:
+    """The least-squares slope of log y against log x; NaN if fewer than three points are finite."""
+    fit = np.isfinite(y) & (y > 0)
+    if fit.sum() < 3:
+        return np.nan
+    return float(np.polyfit(np.log(x[fit]), np.log(y[fit]), 1)[0])
+
+
+def exponent(x: np.ndarray, y: np.ndarray) -> Estimate:
+    """The slope of the mean over seeds of y [points, seeds]."""
+    return estimate(lambda chosen: slope(x, y[:, chosen].mean(1)), y.shape[1])
+
+
+def mean(y: np.ndarray) -> Estimate:
+    """The mean of one value per seed."""
+    return estimate(lambda chosen: float(y[chosen].mean()), len(y))
 
 
 class Line(NamedTuple):
     setting: str
     quantity: str
-    predicted: float | None  # None: no theorem speaks of it
-    measured: Estimate | None  # None: not all that it takes was measured
+    predicted: float | None  # None: no theorem predicts it
+    measured: Estimate | None  # None: measurements are missing
 
 
 class Unmeasured(NamedTuple):
-    """What is missing, and the setting no line of which can be had without it."""
+    """A missing measurement, and the setting whose rows need it."""
 
     cell: str
     measurement: Measurement
@@ -59,12 +86,12 @@ class Trials:
         return self.where(quantity, **settings).sort_values("seed")["value"].to_numpy()
 
     def sweep(self, by: str, quantity: str = "floor", **settings) -> tuple[np.ndarray, np.ndarray]:
-        """What is swept [points], and the quantity [points, seeds]."""
+        """The swept setting [points] and the quantity [points, seeds]."""
         table = self.where(quantity, **settings).pivot_table("value", by, "seed")
         return table.index.to_numpy(float), table.to_numpy()
 
     def paths(self, **settings) -> dict[tuple[int, float], pd.DataFrame]:
-        """ε by iteration and seed, of every (samples, step)."""
+        """ε by iteration and seed, for every (samples, step)."""
         frame = self.where("error", **settings)
         return {
             pair: group.pivot_table("value", "iteration", "seed")
@@ -73,27 +100,27 @@ class Trials:
 
 
 def long(method: str, **settings) -> dict:
-    """The trials of many iterations, with N tuples in each."""
+    """Settings that select the long trials, with N tuples per iteration."""
     return {"method": method, "iterations": USUAL.iterations} | settings
 
 
 def short(swept: str = "", **settings) -> dict:
-    """The short trials that differ from the usual in these settings only, and in what is swept."""
+    """Settings that select the short trials: the usual ones but for `settings` and the swept field."""
     usual = {name: getattr(USUAL, name) for name in ("method", "samples", "step", "damping", "width")}
     chosen = usual | {"realisable": True, "iterations": runner.SHORT} | settings
     return {name: value for name, value in chosen.items() if name != swept}
 
 
 def contraction(path: pd.DataFrame) -> np.ndarray:
-    """The mean factor [seeds] by which an iteration shrinks ‖Q − Q^π‖_μ, until only rounding is left."""
+    """The mean factor of ‖Q − Q^π‖_μ per iteration [seeds], until only rounding is left."""
     start, path = path.iloc[0], path.iloc[1:]
-    last = [np.flatnonzero(path[seed] > SHALLOWEST * start[seed])[-1] for seed in path]
+    last = [np.flatnonzero(path[seed] > ROUNDING * start[seed])[-1] for seed in path]
     ends = [path[seed].iloc[k] for seed, k in zip(path, last, strict=True)]
     return (np.array(ends) / start.to_numpy()) ** (0.5 / path.index[last].to_numpy())
 
 
 def samples_needed(paths: dict[tuple[int, float], np.ndarray], iterations: np.ndarray, levels: np.ndarray):
-    """The fewest samples, over all N and β, after which the mean ε is at most each level [levels]."""
+    """The fewest samples, over all N and β, after which the mean ε is at most a level: [levels]."""
     needed = np.full(len(levels), np.inf)
     for (samples, _), errors in paths.items():
         best = np.minimum.accumulate(np.nan_to_num(errors, nan=np.inf))
@@ -104,7 +131,7 @@ def samples_needed(paths: dict[tuple[int, float], np.ndarray], iterations: np.nd
 
 
 def complexity(trials: Trials, method: str) -> tuple[np.ndarray, np.ndarray, Estimate]:
-    """Levels of ε, the samples each needs, and the exponent between them."""
+    """Levels of ε, the samples that each needs, and the exponent of ε in the samples."""
     paths = {pair: path for pair, path in trials.paths(**long(method)).items() if pair[0]}
     arrays = {pair: path.to_numpy() for pair, path in paths.items()}
     iterations = next(iter(paths.values())).index.to_numpy()
@@ -121,25 +148,25 @@ def complexity(trials: Trials, method: str) -> tuple[np.ndarray, np.ndarray, Est
 
 
 def lines(measured: pd.DataFrame, without: Collection[str] = ()) -> Iterator[Line]:
-    """Of every setting; of those that something is missing of, one line that says so."""
+    """The rows of every setting; one row says that the settings in `without` lack measurements."""
     for setting in THEOREMS:
         for problem in PROBLEMS:
             name = setting_of(Trial(setting, problem))
             if name not in without:
                 trials = Trials(measured, setting, problem)
-                yield from (Line(name, *line) for line in _of_setting(trials))
-    yield from (line for line in _of_directions(measured) if line.setting not in without)
+                yield from (Line(name, *line) for line in _setting_rows(trials))
+    yield from (line for line in _direction_rows(measured) if line.setting not in without)
     yield from (Line(name, "everything", None, None) for name in without)
 
 
 def setting_of(measurement: Measurement) -> str:
-    """The setting whose lines it is a part of."""
+    """The setting in whose rows a measurement is used."""
     if isinstance(measurement, Trial):
         return f"{THEOREMS[measurement.setting].name}, {measurement.problem}"
     return f"{measurement.depth} × {measurement.width} hidden units, ω = {measurement.damping:g}"
 
 
-def _of_setting(trials: Trials) -> Iterator[tuple[str, float | None, Estimate]]:
+def _setting_rows(trials: Trials) -> Iterator[tuple[str, float | None, Estimate]]:
     theorem, step = THEOREMS[trials.setting], STEP
     if trials.setting == "linear":
         theirs = {"step": None, "samples": 0}
@@ -179,7 +206,7 @@ def _of_setting(trials: Trials) -> Iterator[tuple[str, float | None, Estimate]]:
 
 
 def directions(measured: pd.DataFrame, quantity: str) -> dict[tuple[float, int, int], np.ndarray]:
-    """Of every damping, depth and width: [seeds]."""
+    """The quantity [seeds] by damping, depth and width."""
     frame = measured[(measured["kind"] == "Comparison") & (measured["quantity"] == quantity)]
     groups = frame.groupby(["damping", "depth", "width"])
     return {
@@ -188,7 +215,7 @@ def directions(measured: pd.DataFrame, quantity: str) -> dict[tuple[float, int, 
     }
 
 
-def _of_directions(measured: pd.DataFrame) -> Iterator[Line]:
+def _direction_rows(measured: pd.DataFrame) -> Iterator[Line]:
     words = {
         "kfac_angle": "K-FAC's angle to the exact direction, degrees",
         "gradient_angle": "the gradient's angle to the exact direction, degrees",
@@ -224,19 +251,18 @@ def table() -> Table:
 
 
 CAPTION = (
-    f"The theorems beside what was measured on chains of {STATES * ACTIONS} state-action pairs, γ = "
-    f"{USUAL.discount}, {USUAL.seeds} seeds: 95 % bootstrap intervals over seeds. Rates are factors of "
-    "‖Q − Q^π‖_μ per iteration; exponents are slopes of its square on logarithmic axes. Predictions are "
-    "upper bounds (a rate or an error may be smaller); TD's are the best the paper quotes. TD's step is in "
-    "units of 1/λ_max(H) at the start. The width that the ReLU theorem asks for, of the order of "
-    "(|S||A|)³/δ², is out of reach."
+    f"Predictions of the theorems and measurements on chains of {STATES * ACTIONS} state-action pairs (γ = "
+    f"{USUAL.discount}, {USUAL.seeds} seeds, 95 % bootstrap intervals over seeds). Rates are factors of "
+    "‖Q − Q^π‖_μ per iteration; exponents are those of its square. Predictions are upper bounds; TD's are "
+    "the best that the paper cites, with steps in units of 1/λ_max(H) at θ⁰. The ReLU theorem needs a width "
+    "of order (|S||A|)³/δ², far beyond these."
 )
 
 
 def _number(value: float | None) -> str:
     if value is None or not np.isfinite(value):
         return "—"
-    digits = 6 if 0.99 < value < 1 else 4  # a rate may be that close to 1
+    digits = 6 if 0.99 < value < 1 else 4  # a rate may be close to 1
     return minus(f"{value:.{digits}g}")
 
 

@@ -1,7 +1,7 @@
-"""What the three theorems say of ε = ‖Q − Q^π‖²_μ: rates of its root, exponents of its floor, samples needed.
+"""The predictions of the three theorems for ε = ‖Q − Q^π‖²_μ: rates, exponents of its floor, samples needed.
 
-The theorems bound the root; a bound that falls like N^(−1/2) is an exponent −1 of the square. All are upper
-bounds: nothing forbids to do better.
+The theorems bound √ε, so a bound of order N^(−1/2) is the exponent −1 of ε. All are upper bounds: a
+measurement may be better.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ class Theorem:
     name: str
     samples: float = -1.0  # exponent of the floor in N
     damping: float = 2.0  # in ω
-    step: float | None = None  # in β; None: the bound has no such term
+    step: float | None = None  # in β; None: the bound does not depend on β
     width: float | None = None  # in m
     complexity: float = -1.0  # exponent of the samples needed, in ε
-    td_complexity: float | None = None  # the best that the paper quotes for TD
+    td_complexity: float | None = None  # for TD: the best that the paper cites
 
 
 THEOREMS = {
@@ -26,10 +26,10 @@ THEOREMS = {
 
 
 def rate(discount: float, step: float) -> float:
-    """Of ‖Q − Q^π‖_μ per iteration, for both kinds of network."""
+    """The factor of ‖Q − Q^π‖_μ per iteration, in both theorems about networks."""
     return 1 - (1 - discount) * step
 
 
 def linear_rate(discount: float, smallest_eigenvalue: float) -> float:
-    """Of the linear theorem, at its own β = (1 − γ)λ₀/4."""
+    """The same in the linear theorem, at its β = (1 − γ)λ₀/4."""
     return 1 - (1 - discount) ** 2 * smallest_eigenvalue / 8

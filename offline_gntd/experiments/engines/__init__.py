@@ -34,10 +34,15 @@ ENGINES = {"local": "Local", "ray": "Ray", "slurm": "Slurm"}
 PACKAGES = {"ray": "ray", "slurm": "submitit"}  # an extra for each
 
 
-def engine(name: str, workers: int | None, options: Options, **settings: Any) -> Engine:
-    """Settings are the engine's own: `address` of Ray, `parameters` of Slurm."""
+def require_engine(name: str) -> None:
+    """Raise UserError unless the packages of an engine are installed."""
     package = PACKAGES.get(name)
     if package and importlib.util.find_spec(package) is None:
         raise UserError(f"--engine {name} needs an extra: pip install 'offline_gntd[{name}]'")
+
+
+def engine(name: str, workers: int | None, options: Options, **settings: Any) -> Engine:
+    """Settings are the engine's own: `address` of Ray, `parameters` of Slurm."""
+    require_engine(name)
     module = importlib.import_module(f"offline_gntd.experiments.engines.{name}")
     return getattr(module, ENGINES[name])(workers, options, **settings)

@@ -17,7 +17,7 @@ import submitit
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.job import Ending, Options, Progress, attempt, died
-from offline_gntd.experiments.record import last_evaluation
+from offline_gntd.experiments.record import DamagedRun, last_evaluation
 from offline_gntd.files import home, remove
 
 DEFAULTS = {"name": "offline-gntd", "timeout_min": 240, "mem_gb": 4, "cpus_per_task": 1}  # of one job
@@ -95,10 +95,13 @@ class Slurm:
         return self.folder / "stop"
 
     def _progress(self, cell: Cell) -> Iterator[Progress]:
-        row = last_evaluation(cell.folder(cell.seeds[0]))
-        if row and int(row["step"]) != self.seen.get(cell):
+        try:
+            row = last_evaluation(cell.folder(cell.seeds[0]))
+        except DamagedRun:
+            return  # the run rewrites the file at its next evaluation
+        if row and row["step"] != self.seen.get(cell):
             self.seen[cell] = int(row["step"])
-            yield Progress(cell, int(row["step"]), float(row["score"]))
+            yield Progress(cell, int(row["step"]), row["score"])
 
 
 @dataclass

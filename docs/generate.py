@@ -1,0 +1,432 @@
+"""Write docs/results/*.md and the results in README.md from results/.
+
+    make results-pages
+
+A page is a Jinja template in docs/templates/ with the prose; every number and table in it comes from the exported
+results, through the same functions as `offline-gntd table`. A test fails if a committed page differs from what
+this makes. The functions below `pages` are those that templates can call.
+"""
+
+import contextlib
+import csv
+import functools
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+import offline_gntd
+from offline_gntd.analysis import render
+from offline_gntd.analysis.statistics import Estimate
+from offline_gntd.analysis.table import Cell, Table, minus, number, tenths, whole
+from offline_gntd.cli import parser
+from offline_gntd.errors import UserError
+from offline_gntd.experiments import definitions, preview, results
+from offline_gntd.files import duration
+
+REPOSITORY = Path(__file__).parents[1]
+TEMPLATES = REPOSITORY / "docs/templates"
+README = REPOSITORY / "README.md"
+BLOCK = re.compile(r"(<!-- results of (\S+): make results-pages -->\n).*?(<!-- end of results -->)", re.DOTALL)
+HERO = REPOSITORY / "docs/images/gndqn-vs-dqn.png"
+PARTS = ("difference", "low", "high")
+
+
+def main() -> None:
+    with exported_results_only():
+        for path, text in pages().items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(path.relative_to(REPOSITORY))
+        draw_hero(HERO)
+        print(HERO.relative_to(REPOSITORY))
+
+
+@contextlib.contextmanager
+def exported_results_only() -> Iterator[None]:
+    """A home without run folders: pages are made from what is committed."""
+    before = os.environ.get("OFFLINE_GNTD_HOME")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["OFFLINE_GNTD_HOME"] = folder
+        (Path(folder) / "results").mkdir()
+        for path in (REPOSITORY / "results").glob("*.*"):
+            shutil.copy(path, Path(folder) / "results")
+        try:
+            yield
+        finally:
+            made.cache_clear()
+            os.environ.pop("OFFLINE_GNTD_HOME")
+            if before is not None:
+                os.environ["OFFLINE_GNTD_HOME"] = before
+
+
+def pages() -> dict[Path, str]:
+    """Every generated file and its text."""
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined)
+    environment.globals |= {function.__name__: function for function in FUNCTIONS}
+    written = {}
+    for template in sorted(TEMPLATES.glob("*.md")):
+        text = environment.get_template(template.name).render()
+        head = f"<!-- Made by `make results-pages` from results/ and docs/templates/{template.name}. -->\n\n"
+        path = REPOSITORY / "docs/results" / template.name
+        written[path] = head + re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    readme = README.read_text(encoding="utf-8")
+    written[README] = BLOCK.sub(lambda match: match[1] + headline(match[2]) + match[3], readme)
+    return written
+
+
+# ---- experiments
+
+
+def exists(experiment: str) -> bool:
+    return (definitions.home() / "results" / f"{experiment}.runs.csv").exists()
+
+
+def exported(prefix: str = "") -> list[str]:
+    """Names of the exported experiments that begin with a prefix."""
+    return [name for name in definitions.with_results() if name.startswith(prefix)]
+
+
+def _versions(experiment: str) -> list[dict[str, Any]]:
+    """versions, commit and machine of every run, or measurement of the theory."""
+    suffix = "measurements" if experiment == render.THEORY else "runs"
+    path = definitions.home() / "results" / f"{experiment}.{suffix}.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            {
+                "version": json.loads(row["versions"])["offline_gntd"],
+                "commit": row["commit"][:7],
+                "cpu": json.loads(row["machine"])["cpu"],
+            }
+            for row in csv.DictReader(file)
+        ]
+
+
+def outdated(experiment: str) -> bool:
+    """Whether runs were made by an earlier minor version: its settings differ from today's."""
+    today = offline_gntd.__version__.rpartition(".")[0]
+    return any(row["version"].rpartition(".")[0] != today for row in _versions(experiment))
+
+
+def provenance(experiment: str) -> str:
+    """Version, commits and machine that made the results; a warning if the version is an earlier one."""
+    found = _versions(experiment)
+    versions, commits, cpus = (
+        list(dict.fromkeys(row[key] for row in found if row[key])) for key in ("version", "commit", "cpu")
+    )
+    made_at = f"commit {listed(commits)}" if len(commits) < 4 else f"{len(commits)} commits"
+    if outdated(experiment):
+        return (
+            f"> **Results of version {listed(versions)}, not repeated with the present version yet**; its settings differ. "
+            f"Made by {made_at}, on {listed(cpus)}."
+        )
+    return f"Made by version {listed(versions)}, {made_at}, on {listed(cpus)}."
+
+
+def size(experiment: str) -> str:
+    """5 seeds, 3,000 updates, evaluated every 30 with 20 greedy episodes"""
+    return made(f"{experiment} --allow-mixed-data").protocol.partition(". ")[0].rstrip(".")
+
+
+# ---- tables and values
+
+
+@functools.cache
+def made(command: str) -> Table:
+    """The table of `offline-gntd table COMMAND`."""
+    args = parser().parse_args(["table", *shlex.split(command)])
+    names = ["experiment", "kind", "metric", "aggregate", "rows", "columns", "datasets", "algorithms"]
+    names += ["without", "allow_mixed_data"]
+    return render.table(**{name: getattr(args, name) for name in names})
+
+
+def table(command: str, where: str = "", columns: tuple[str, ...] = ()) -> str:
+    """A table in Markdown, with its caption and command folded below it.
+
+    where    a regular expression that the words of a row must match
+    columns  only these
+    """
+    found = made(command)
+    chosen = [i for i, name in enumerate(found.columns) if not columns or name in columns]
+    rows = [row for row in found.rows + found.foot if re.search(where, " | ".join(cell.text for cell in row))]
+    if not rows or not chosen:
+        raise UserError(f"nothing in the table {command!r} matches {where!r} and {columns}")
+    lines = [[found.columns[i] for i in chosen], ["---"] * len(chosen)]
+    lines += [[_markdown(row[i]) for i in chosen] for row in rows]
+    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return (
+        f"{text}\n\n<details><summary>What the columns mean, and the command</summary>\n"
+        f"<p>{_html(found.legend)}</p>\n<p><code>offline-gntd table {_html(command)}</code></p>\n</details>\n"
+    )
+
+
+def _markdown(cell: Cell) -> str:
+    text = cell.text.replace("|", "\\|")
+    return f"**{text}**" if cell.bold and text else text
+
+
+def _html(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def rows(command: str, query: str = "") -> list[dict[str, Any]]:
+    """The rows of a table's CSV file that match a pandas query."""
+    long = made(command).long
+    found = (long.query(query) if query else long).to_dict("records")
+    return [{str(key): value for key, value in row.items()} for row in found]
+
+
+def row(command: str, query: str) -> dict[str, Any]:
+    found = rows(command, query)
+    if len(found) != 1:
+        raise UserError(f"{len(found)} rows of the table {command!r} match {query!r}; one is needed")
+    return found[0]
+
+
+def estimate(line: dict[str, Any], prefix: str, written: Callable[[float], str] = tenths) -> str:
+    """4.6 [2.4, 7.0] from the columns prefix_difference, prefix_low, prefix_high."""
+    return Estimate(*(line[f"{prefix}_{part}"] for part in PARTS)).text(written)
+
+
+def clear(lines: list[dict[str, Any]], prefix: str) -> dict[str, list[str]]:
+    """Datasets on which the interval lies above 0 (`more`), below 0 (`less`) or contains it (`level`)."""
+    found: dict[str, list[str]] = {"more": [], "less": [], "level": []}
+    for line in lines:
+        if "P(" in line["dataset"] or math.isnan(line.get(f"{prefix}_low", math.nan)):
+            continue
+        low, high = line[f"{prefix}_low"], line[f"{prefix}_high"]
+        found["more" if low > 0 else "less" if high < 0 else "level"].append(short(line["dataset"]))
+    return found
+
+
+def short(dataset: str) -> str:
+    """halfcheetah-medium for halfcheetah_medium-v2"""
+    return re.sub(r"-(v\d|local)$", "", dataset.replace("_", "-"))
+
+
+def listed(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) if names else "none"
+
+
+def claim(experiment: str, algorithm: str, measure: str) -> dict[str, Any]:
+    """One measure of the table of claims over all datasets: counts of verdicts, range of the estimates, a verdict.
+
+    algorithm  label of the Gauss-Newton algorithm
+    """
+    found = [
+        line
+        for line in rows(f"{experiment} --kind claims")
+        if line["algorithm"] == algorithm and line["measure"] == measure
+    ]
+    verdicts = [line["verdict"] for line in found]
+    estimates = [line["estimate"] for line in found if not math.isnan(line["estimate"])]
+    better, worse = verdicts.count("better"), verdicts.count("worse")
+    total = len(verdicts) - verdicts.count("missing")
+    ratio = bool(found) and found[0]["kind"] == "ratio"
+    written = "× {:.2f}".format if ratio else tenths
+    spread = f"{written(min(estimates))} to {written(max(estimates))}" if estimates else "not measured"
+    return {
+        "lines": found,
+        "better": better,
+        "worse": worse,
+        "total": total,
+        "range": spread,
+        "verdict": verdict(better, worse, total),
+    }
+
+
+def claims_grid(experiment: str, algorithm: str) -> str:
+    """One Gauss-Newton algorithm against its baseline: datasets × measures."""
+    found = made(f"{experiment} --kind claims")
+    texts: dict[str, dict[str, str]] = {}
+    for line, cells in zip(found.long.to_dict("records"), found.rows, strict=True):
+        if line["algorithm"] == algorithm:
+            shown = cells[found.columns.index("difference or ratio")].text
+            clear_cut = line["verdict"] in ("better", "worse")
+            text = f"**{shown}** {line['verdict']}" if clear_cut else shown
+            texts.setdefault(line["dataset"], {})[cells[found.columns.index("measure")].text] = text
+    measures = list(next(iter(texts.values())))
+    lines = [["dataset", *measures], ["---"] * (1 + len(measures))]
+    lines += [[dataset, *(row[name] for name in measures)] for dataset, row in texts.items()]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def verdict(better: int, worse: int, total: int) -> str:
+    if not total:
+        return "not measured"
+    if better == total:
+        return f"**holds** on {better} of {total}"
+    if not better:
+        return f"**does not hold**: worse on {worse} of {total}" if worse else "**not shown**: no clear difference"
+    return f"**partly**: better on {better}, worse on {worse} of {total}"
+
+
+def cost_per_update(experiments: list[str]) -> str:
+    """CPU seconds of 1,000 updates by algorithm, and the ratio of a Gauss-Newton algorithm to its baseline."""
+    seconds: dict[str, dict[str, list[float]]] = {}
+    for experiment in experiments:
+        found = results.read_exported(experiment)
+        for run in found.runs.to_dict("records") if found else []:
+            if run["status"] == "done":
+                by_dataset = seconds.setdefault(run["label"], {})
+                by_dataset.setdefault(run["dataset"], []).append(1000 * run["training_cpu_seconds"] / run["steps"])
+    lines = ["| algorithm | CPU seconds per 1,000 updates: median [range] | × baseline, median over datasets |"]
+    lines += ["|---|---|---|"]
+    for label, by_dataset in seconds.items():
+        values = [value for group in by_dataset.values() for value in group]
+        baseline = seconds.get(baseline_of(label), {})
+        ratios = [
+            statistics.median(group) / statistics.median(baseline[dataset])
+            for dataset, group in by_dataset.items()
+            if dataset in baseline and baseline_of(label) != label
+        ]
+        shown = f"{statistics.median(ratios):.2f}" if ratios else ""
+        spread = f"{number(statistics.median(values))} [{number(min(values))}, {number(max(values))}]"
+        lines.append(f"| {label} | {spread} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def baseline_of(label: str) -> str:
+    return re.sub(r"\bGN-?", "", label, count=1)
+
+
+def cost_ratio(experiment: str, algorithm: str, baseline: str) -> str:
+    """Ratio of the CPU seconds of an update: median and range over the datasets on which the same commit ran both."""
+    found = results.read_exported(experiment)
+    assert found is not None
+    runs = found.runs.assign(rate=found.runs["training_cpu_seconds"] / found.runs["steps"])
+    groups = runs.groupby(["dataset", "algorithm"])
+    rates, commits = groups["rate"].median().unstack(), groups["commit"].agg(set).unstack()
+    ratios = (rates[algorithm] / rates[baseline])[commits[algorithm] == commits[baseline]].dropna()
+    return f"{ratios.median():.2f} (range over datasets {ratios.min():.2f} to {ratios.max():.2f})"
+
+
+def full_size(experiment: str, cores: tuple[int, ...]) -> str:
+    """Time of a built-in experiment by `--dry-run`, one line per algorithm and one for all of them."""
+    whole_grid = definitions.BUILT_IN[experiment]
+    head = ["algorithm", "one run", "all runs: core-hours", *(f"{count} cores" for count in cores)]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for names in [*((name,) for name in whole_grid.algorithms), whole_grid.algorithms]:
+        grid = definitions.Experiment(
+            f"{experiment}-cost", whole_grid.datasets, names, whole_grid.seeds, whole_grid.protocol
+        )
+        forecasts = [preview.preview(grid, count) for count in cores]
+        seconds = [value for value in forecasts[0].seconds.values() if value is not None]
+        title = render_label(names[0]) if len(names) == 1 else "all"
+        one = duration(statistics.median(seconds)) if len(names) == 1 and seconds else ""
+        walls = [duration(forecast.wall) if seconds else "not measured" for forecast in forecasts]
+        lines.append("| " + " | ".join([title, one, f"{sum(seconds) / 3600:,.0f}", *walls]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def render_label(algorithm: str) -> str:
+    from offline_gntd.algorithms import preset
+
+    return preset(algorithm).label
+
+
+def image(experiment: str, kind: str, caption: str) -> str:
+    """A figure in analysis/, if it is committed."""
+    if not (REPOSITORY / "analysis" / f"{experiment}-{kind}.png").exists():
+        return ""
+    return f"![{caption}](../../analysis/{experiment}-{kind}.png)\n"
+
+
+FUNCTIONS = (
+    claim,
+    claims_grid,
+    clear,
+    cost_per_update,
+    cost_ratio,
+    estimate,
+    exists,
+    exported,
+    full_size,
+    image,
+    listed,
+    outdated,
+    provenance,
+    row,
+    rows,
+    short,
+    size,
+    table,
+    verdict,
+)
+
+
+# ---- README
+
+
+def headline(experiment: str) -> str:
+    """GNDQN against DQN on every dataset of Table 1, short enough for the README."""
+    lines = rows(f"{experiment} --kind claims", "algorithm == 'GNDQN'")
+    found = pd.DataFrame(lines).set_index(["dataset", "measure"])
+    text = [
+        "| dataset | updates to threshold: DQN | GNDQN | ratio [95 % interval] | final return: DQN | GNDQN |",
+        "|---|---|---|---|---|---|",
+    ]
+    for dataset in dict.fromkeys(line["dataset"] for line in lines):
+        updates, final = found.loc[dataset, "updates_counted"], found.loc[dataset, "final_return"]
+        ratio = Estimate(updates["estimate"], updates["low"], updates["high"]).text("{:.2f}".format)
+        cells = [dataset, _reached(updates, "baseline_"), _reached(updates, ""), ratio]
+        cells += [tenths(final["baseline_value"]), tenths(final["value"])]
+        text.append("| " + " | ".join(cells) + " |")
+    by = dict.fromkeys(row["version"] for row in _versions(experiment))
+    note = f"{size(experiment).capitalize()}; made by version {' and '.join(by)}. ≥: not all seeds reach the threshold."
+    return "\n".join(text) + f"\n\n{note}\n"
+
+
+def _reached(line: pd.Series, prefix: str) -> str:
+    some = line[f"{prefix}reached"] < line[f"{prefix}seeds"]
+    return f"{'≥ ' if some else ''}{whole(line[f'{prefix}value'])}"
+
+
+def draw_hero(path: Path, experiment: str = "table1", dataset: str = "cartpole-replay") -> None:
+    """Learning curves of DQN and GNDQN on one dataset, with the update at which each reaches the threshold."""
+    from matplotlib import pyplot
+
+    from offline_gntd.analysis.td_error import THRESHOLDS
+
+    found = results.read_exported(experiment)
+    assert found is not None
+    curves = found.evaluations[found.evaluations["dataset"] == dataset]
+    figure, axes = pyplot.subplots(figsize=(8, 3.6), layout="constrained")
+    for algorithm, label, colour in (("dqn", "DQN", "#8a8f98"), ("gndqn", "GNDQN", "#d1495b")):
+        runs = curves[curves["algorithm"] == algorithm].pivot(index="step", columns="seed", values="return")
+        mean, std = runs.mean(axis=1), runs.std(axis=1)
+        axes.plot(mean.index, mean, color=colour, linewidth=2.5, label=label)
+        axes.fill_between(mean.index, (mean - std).clip(0), (mean + std).clip(upper=500), color=colour, alpha=0.18, linewidth=0)
+    axes.axhline(THRESHOLDS["CartPole-v1"], color="black", linewidth=0.8, linestyle=":")
+    line = row(f"{experiment} --kind claims", f"dataset == {dataset!r} and algorithm == 'GNDQN' and measure == 'updates_counted'")
+    axes.set_title(
+        f"Return of 400 after {_reached(pd.Series(line), '')} updates with a Gauss-Newton critic, "
+        f"{_reached(pd.Series(line), 'baseline_')} without",
+        loc="left",
+        fontsize=11,
+    )
+    axes.set(xlabel="updates", ylabel="return (CartPole, replay data)", xlim=(0, None), ylim=(0, 510))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right")
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=150, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"docs/generate.py: {minus(str(error))}")
