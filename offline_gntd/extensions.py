@@ -68,7 +68,7 @@ def _module_name(path: Path) -> str:
 
 
 def _import(path: Path) -> ModuleType:
-    """Read and execute a file. The hash is that of the bytes executed, whatever the file holds later."""
+    """Read and execute a file. The hash is that of the executed bytes, also if the file changes later."""
     try:
         source = path.read_bytes() if path.is_file() else None
     except OSError as error:

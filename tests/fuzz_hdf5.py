@@ -1,8 +1,8 @@
-"""Corrupted HDF5 files, one for every number: each must end in a clean error or a sound load.
+"""Corrupted HDF5 files, one per number: each must give a UserError or load correctly.
 
-    python tests/fuzz_hdf5.py FIRST COUNT      in a folder of its own; prints one line of counts
+    python tests/fuzz_hdf5.py FIRST COUNT      uses a temporary folder; prints one line of counts
 
-A crash, a hang, a traceback or memory that grows ends it with the file's number.
+A crash, a hang, another exception or growing memory ends it with the number of the file.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from offline_gntd.datasets import load
 from offline_gntd.datasets.check import check
 from offline_gntd.errors import UserError
 
-SECONDS = 20  # of processor time for one file; the machine may be busy
-MEGABYTES = 400  # that all files together may add to the process
+SECONDS = 20  # of CPU time per file
+MEGABYTES = 400  # that the process may grow over all files
 
 KEYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "infos/qpos")
 
@@ -79,7 +79,7 @@ def shift(path, rng):
 
 
 def huge_dimension(path, rng):
-    """Every dimension that is the number of steps is said to be something else."""
+    """Replace the number of steps where it is stored as a dimension."""
     content = path.read_bytes()
     size = int(rng.choice([2**62, 2**40, 2**33, 10**9, 10**7, 0, 99, 101]))
     path.write_bytes(
@@ -88,7 +88,7 @@ def huge_dimension(path, rng):
 
 
 def declare(path, rng):
-    """Sizes that are declared and never stored."""
+    """Declare sizes that are not stored."""
     key = str(rng.choice(KEYS))
     rows = int(rng.choice([10**6, 10**9, 10**12, 2**40]))
     with h5py.File(path, "a") as file:
@@ -176,11 +176,11 @@ HARMS = (
     truncate, flip, flip_structure, flip_structure, blank, shift, huge_dimension, declare, reshape, retype,
     remove, poison, link,
 )  # fmt: skip
-OUTSIDE = ("link to another file", "kept in another file")
+OUTSIDE = ("link to another file", "stored in another file")
 
 
 def one(number: int, folder: Path) -> str:
-    """Make the file of a number and open it; what came of it."""
+    """Make the file with a number and open it; returns the outcome."""
     rng = np.random.default_rng(number)
     path = write(
         folder / f"hopper_{number}.hdf5", arrays(str(rng.choice(["v2", "v1-replay"])), seed=number % 7)

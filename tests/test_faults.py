@@ -12,7 +12,7 @@ import pytest
 
 from offline_gntd import extensions
 from offline_gntd.cli import main
-from offline_gntd.experiments import definitions, grid, lock, planning, results
+from offline_gntd.experiments import definitions, lock, planning, results
 from offline_gntd.experiments.definitions import Experiment, Protocol
 from offline_gntd.experiments.job import Options, attempt
 from offline_gntd.experiments.lock import Lock
@@ -177,7 +177,13 @@ def finished_study(small_dataset):
 
 @pytest.mark.parametrize(
     "content",
-    [b"\xff\xfe\x00", b"step\n20\n", b"score,return\n1,2\n", b"step,score\n20,x\n", b"step,return,score\n20\n"],
+    [
+        b"\xff\xfe\x00",
+        b"step\n20\n",
+        b"score,return\n1,2\n",
+        b"step,score\n20,x\n",
+        b"step,return,score\n20\n",
+    ],
 )
 def test_a_damaged_scores_file_is_named(content, finished_study, capsys):
     (finished_study[0].folder(0) / "scores.csv").write_bytes(content)

@@ -1,6 +1,8 @@
 """The Gauss-Newton step for any nn.Module against the fast path."""
 
 import copy
+import re
+from pathlib import Path
 
 import plain
 import pytest
@@ -146,6 +148,27 @@ def test_what_it_cannot_do_is_said():
     step = GaussNewton(module)
     with pytest.raises(UserError, match="did not use"):
         step.step(torch.tensor(0.0), torch.tensor(0.0))
+
+
+EXAMPLE = Path(__file__).parents[1] / "examples/td3_bc_with_gauss_newton.py"
+
+
+@pytest.mark.parametrize("algorithm", ["GNTD3+BC", "TD3+BC"])
+def test_the_example_trains_with_and_without_its_three_lines(algorithm):
+    source, marks = EXAMPLE.read_text(), r"^( *)# TD3\+BC: (.*)\n.*# \(\d\)$"
+    assert len(re.findall(marks, source, re.MULTILINE)) == 3
+    if algorithm == "TD3+BC":
+        source = re.sub(marks, r"\1\2", source, flags=re.MULTILINE)
+        assert "GaussNewton" not in source
+    names = {"__name__": "example"}
+    exec(compile(source, EXAMPLE, "exec"), names)
+    torch.manual_seed(0)
+    agent = names["train"](plain.from_rows(plain.rows(), plain.TASK), steps=4)
+    assert isinstance(agent.critic_optimiser, GaussNewton) == (algorithm == "GNTD3+BC")
+    assert agent.updates == 4
+    for old, new in zip(agent.target_critic.parameters(), agent.critic.parameters(), strict=True):
+        assert new.isfinite().all()
+        assert not torch.equal(old, new)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -1,4 +1,4 @@
-"""Random faults against a small grid: in the end it has the bits of an undisturbed one, or says what is damaged.
+"""Random faults against a small grid; its results must equal those of an undisturbed grid.
 
 make soak SECONDS=600
 """

@@ -290,11 +290,11 @@ def test_behaviour_scores_are_shown_and_recorded(quick, capsys):
     build_splits(["hopper-medium-local", "hopper-medium-replay-local"], quick, quiet=True)
     greedy = f"scored {HOPPER.score(policies['medium'].greedy_return):.1f} at step"
     main(["datasets", "show", "hopper-medium-local"])
-    card = capsys.readouterr().out
-    assert f"{greedy} {policies['medium'].step} of 400 without noise" in card
-    assert "--steps 400" in card
+    shown = capsys.readouterr().out
+    assert f"{greedy} {policies['medium'].step} of 400 without noise" in shown
+    assert "--steps 400" in shown
     steps = TrainedPolicies(spec, trained, lambda state, steps: None).rolled_out("medium")
-    assert f"medium policy, score {HOPPER.score(steps.complete_returns(HOPPER).mean()):.1f}" in card
+    assert f"medium policy, score {HOPPER.score(steps.complete_returns(HOPPER).mean()):.1f}" in shown
     assert greedy in load("hopper-medium-replay-local").provenance["level"]
     protocol = Protocol(steps=2, evaluate_every=2, evaluate_episodes=1)
     run = Run(Cell("table2-local", "hopper-medium-local", "bc@batch_size=8", (0,), protocol))

@@ -19,7 +19,7 @@ costs, on one core:
                           per split, about 25 min; --size full (D4RL's): 1,000,000 steps, 1,000,000 rows
                           (medium-expert 2,000,000), about 2 h. --steps N changes the time in proportion,
                           --transitions N only the roll-outs, about 1 min per 200,000 rows
-build measures its speed and prints an estimate before it starts. A killed build continues when run again.
+build measures its speed and prints an estimate before it starts. A killed training continues when run again.
 """
 
 

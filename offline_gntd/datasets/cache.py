@@ -62,7 +62,7 @@ def folder(name: str) -> Path:
 
 
 def key_of(*parts: Any) -> str:
-    """A hash of values that JSON can hold."""
+    """A hash of JSON values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -203,7 +203,7 @@ class Summary:
         if self.shift is None or not self.count:
             raise UserError(f"{self.name} contains no transitions")
         if not np.isfinite(episodes).all():
-            raise UserError(f"{self.name} contains an episode whose return is NaN or infinite")
+            raise UserError(f"{self.name} contains an episode with a NaN or infinite return")
         mean = self.sum / self.count
         variance = np.maximum(self.squares / self.count - mean**2, 0.0)
         return {

@@ -80,7 +80,7 @@ def _to_minari(source: str, kind: str, env: str | None, episode_limit: int | Non
 
 
 def _fetch_minari(name: str) -> Path:
-    """Download with Minari into its own folder. The host is tried first: offline, Minari retries for long."""
+    """Download with Minari into its folder. The host is tried first: offline, Minari retries for 23 s."""
     host = REMOTES.get(os.environ.get("MINARI_REMOTE", "hf").partition(":")[0])
     by_hand = f"copy it from another machine to {minari_store.user_root() / name}"
     try:

@@ -127,7 +127,7 @@ def _links(file: Any, path: Path) -> list[str]:
 
 def _check_storage(item: Any, where: str) -> None:
     if item.external or item.is_virtual:
-        raise UserError(f"{where} is refused: its values are kept in another file")
+        raise UserError(f"{where} is refused: its values are stored in another file")
 
 
 def _check_size(item: Any, file_size: int, where: str) -> None:

@@ -208,8 +208,8 @@ def buffers_of(
     """Rows [N, row_width] as Minari's episode buffers.
 
     ends       row after each episode's last row
-    truncated  [N] bool, rows where the time limit ended an episode; by default every episode whose last row
-               is not terminal
+    truncated  [N] bool, rows where the time limit ended an episode; by default where the last row of an
+               episode is not terminal
     """
     from minari.data_collector import EpisodeBuffer
 

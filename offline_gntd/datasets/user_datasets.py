@@ -79,8 +79,8 @@ def cached_source(name: str) -> CachedSource:
 
     @contextlib.contextmanager
     def contents() -> Iterator[Contents]:
-        made = recording(name)
-        yield with_boundaries(info, made), made.transitions(), made.episodes()
+        steps = recording(name)
+        yield with_boundaries(info, steps), steps.transitions(), steps.episodes()
 
     key = cache.key_of(name, files, dataclasses.asdict(task))
     return CachedSource(cache.folder(f"imported-{name}"), key, contents, lambda: key)

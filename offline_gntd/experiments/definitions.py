@@ -271,6 +271,23 @@ def _table1(name: str, datasets: tuple[str, ...], suffix: str = "") -> Experimen
     )
 
 
+def _ablation_table1() -> Experiment:
+    """DQN and GNDQN with one setting at a time, and with all, set back from the authors' to version 0.1's."""
+    both = ("hidden_dims=128x128", "batch_size=256", "tau=0.005")
+    both += ("optimiser.max_grad_norm=none", "timeouts_terminal=false")
+    kfac = ("kfac.factor_every=10@kfac.inverse_every=20", "kfac.start=batch", "kfac.average=P")
+    variants = [
+        (name, ("", *fields, "@".join(fields))) for name, fields in (("dqn", both), ("gndqn", both + kfac))
+    ]
+    return Experiment(
+        "ablation-table1",
+        ("cartpole-replay", "acrobot-replay"),
+        tuple(f"{name}@{change}".rstrip("@") for name, changes in variants for change in changes),
+        protocol=Protocol(steps=3_000, evaluate_every=150, evaluate_episodes=20),
+        table=TableView(kind="td_error"),
+    )
+
+
 BUILT_IN = {
     experiment.name: experiment
     for experiment in (
@@ -286,6 +303,7 @@ BUILT_IN = {
         _table1("table1-script", REPLAY_SETS, "_script"),  # those of the authors' run script
         _table1("table1-authors", AUTHORS_SETS),
         _table1("table1-authors-script", AUTHORS_SETS, "_script"),
+        _ablation_table1(),
         *(
             Experiment(
                 table2_name(version),

@@ -1,7 +1,7 @@
 """d3rlpy as a referee for continuous algorithms: same weights, batch and noise, same losses and gradients.
 
 One's own reference shares one's own misreadings. Where d3rlpy's algorithm is another one, the test says so at
-the line that levels it, and docs/differences.md says which of the two we follow.
+the line that levels it, and docs/algorithms/ says which of the two we follow.
 """
 
 import dataclasses
