@@ -3,7 +3,7 @@
     python benchmarks/versions.py OLD/bin/python NEW/bin/python [--presets td3_bc gntd3_bc] [--rounds 7]
 
 Each version trains in a process of its own, one thread, on random transitions of HalfCheetah's or CartPole's
-shape. Only one process works at a time, so that a slow moment of the machine meets both alike.
+shape. Only one process works at a time, so that changes of the machine's speed affect both.
 """
 
 import argparse
@@ -16,17 +16,19 @@ import sys, time, torch
 torch.set_num_threads(1)
 from offline_gntd.processes import prepare
 prepare()
-from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, Subject, settings, transitions
+try:
+    from offline_gntd.bench.measurement import MAIN_SIZE, SIZES, TimedAgent, random_rows, settings
+except ImportError:  # a version before 0.2.0
+    from offline_gntd.bench.subjects import MAIN_SIZE, SIZES, settings
+    from offline_gntd.bench.subjects import Subject as TimedAgent, transitions as random_rows
 name, seconds = sys.argv[1], float(sys.argv[2])
 size = MAIN_SIZE[settings(name).discrete]
-subject = Subject(name, size, transitions(SIZES[size], 100_000))
-def update():
-    subject.agent.update(subject.sample(subject.rows))
+agent = TimedAgent(name, size, random_rows(SIZES[size], 100_000))
 for line in sys.stdin:
     count, began = 0, time.perf_counter()
     while (spent := time.perf_counter() - began) < seconds:
         for _ in range(20 if name in ("bcq", "cql") else 100):
-            update()
+            agent.update()
             count += 1
     print(count / spent, flush=True)
 """

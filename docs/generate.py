@@ -32,7 +32,7 @@ from offline_gntd.analysis.statistics import Estimate
 from offline_gntd.analysis.table import Cell, Table, minus, number, tenths, whole
 from offline_gntd.cli import parser
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import definitions, preview, results
+from offline_gntd.experiments import definitions, planning, results
 from offline_gntd.files import duration
 
 REPOSITORY = Path(__file__).parents[1]
@@ -333,7 +333,7 @@ def full_size(experiment: str, cores: tuple[int, ...]) -> str:
         grid = definitions.Experiment(
             f"{experiment}-cost", whole_grid.datasets, names, whole_grid.seeds, whole_grid.protocol
         )
-        forecasts = [preview.preview(grid, count) for count in cores]
+        forecasts = [planning.preview(grid, count, measure=False) for count in cores]
         seconds = [value for value in forecasts[0].seconds.values() if value is not None]
         title = render_label(names[0]) if len(names) == 1 else "all"
         one = duration(statistics.median(seconds)) if len(names) == 1 and seconds else ""

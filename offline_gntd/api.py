@@ -48,7 +48,7 @@ class TrainedAgent:
 
     def __init__(self, config: Any, task: Task, state: dict[str, Tensor], seed: int = 0, step: int = 0):
         self.config, self.task, self.seed, self.step = config, task, seed, step
-        self.evaluations: list[Evaluation] = []  # made during training
+        self.evaluations: list[Evaluation] = []  # during training
         self.agent = config.agent(task, [torch.Generator().manual_seed(seed)])
         restore_agent(self.agent, [state])
 
@@ -144,8 +144,8 @@ def train(
     dataset         a Dataset, or what `load` takes; of a family (cartpole-replay) seed k has member k. For an
                     online algorithm, an environment's id
     steps           updates
-    evaluate_every  updates between evaluations of `evaluate_episodes` episodes; None: no evaluation. They are
-                    kept in agent.evaluations and equal those of `offline-gntd run` with the same settings
+    evaluate_every  updates between evaluations of `evaluate_episodes` episodes; None: no evaluation. The list
+                    agent.evaluations has the results, which equal those of `offline-gntd run`
     callback        called with the agent and its evaluation, after each one
 
     Training uses one thread of torch on a CPU, which is fastest for networks of this size.
@@ -160,8 +160,8 @@ def train(
     with _one_thread(), contextlib.closing(Training(config, sources, seeds, device)) as training:
         evaluations = _train(training, seeds, steps, evaluate_every, evaluate_episodes, callback, progress)
         agents = _agents(training, seeds)
-    for agent, made in zip(agents, evaluations, strict=True):
-        agent.evaluations = made
+    for agent, agent_evaluations in zip(agents, evaluations, strict=True):
+        agent.evaluations = agent_evaluations
     return agents[0] if isinstance(seed, int) else agents
 
 
@@ -191,10 +191,10 @@ def _train(
                 for i in range(len(seeds)):
                     score = training.task.score(float(returns[i].mean()))
                     evaluations[i].append(Evaluation(training.step, returns[i], score))
-                bar.set_postfix_str(f"score {np.mean([made[-1].score for made in evaluations]):.1f}")
+                bar.set_postfix_str(f"score {np.mean([seed[-1].score for seed in evaluations]):.1f}")
                 if callback:
-                    for agent, made in zip(_agents(training, seeds), evaluations, strict=True):
-                        callback(agent, made[-1])
+                    for agent, results in zip(_agents(training, seeds), evaluations, strict=True):
+                        callback(agent, results[-1])
     if evaluator:
         evaluator.close()
     return evaluations
@@ -221,8 +221,8 @@ def _one_thread() -> Iterator[None]:
 def evaluate(agent: TrainedAgent, episodes: int = 10, seed: int | None = None) -> Evaluation:
     """Run whole episodes in the agent's environment with greedy actions.
 
-    seed  decides the episodes' initial states; by default the agent's own, so that an agent evaluated after
-          training has the scores that training logged
+    seed  decides the episodes' initial states; by default the agent's seed, which gives the scores that
+          training logged
     """
     if episodes < 1:
         raise UserError(f"episodes must be at least 1, not {episodes}")

@@ -1,7 +1,7 @@
 """Algorithm settings as frozen dataclasses: read from text, compared, hashed.
 
-A field is named by its path (`kfac.damping`); `kfac=none` switches an optional part off, and setting a field
-of a part that is off switches it on with its defaults.
+A field is named by its path (`kfac.damping`). `kfac=none` switches an optional part off; setting a field of a
+part that is off switches it on with its defaults.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def added(default: Any) -> Any:
     """A field added after results were published. At its default it does not change the hash, so that those
-    results still count as made with the same settings."""
+    results keep their settings."""
     return dataclasses.field(default=default, metadata={"added": True})
 
 
@@ -44,7 +44,7 @@ def hashed_fields(config: Any) -> dict[str, Any]:
 
 
 def digest(value: Any) -> str:
-    """A short hash of plain data, the same on every machine."""
+    """A short hash of plain data that does not depend on the machine."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -70,7 +70,7 @@ def replace(config: Any, path: str, text: str) -> Any:
 
 
 def from_dict(kind: type, value: dict[str, Any]) -> Any:
-    """Settings of a class from what `to_dict` gave; raises UserError for unknown fields."""
+    """Settings of a class from the output of `to_dict`; raises UserError for unknown fields."""
     hints = typing.get_type_hints(kind)
     for name in set(value) - {field.name for field in dataclasses.fields(kind)}:
         raise unknown(f"field of {kind.__name__}", name, hints)
@@ -84,7 +84,7 @@ def from_dict(kind: type, value: dict[str, Any]) -> Any:
 
 
 def to_text(value: Any) -> str:
-    """A value as names have it: `1` for 1.0, `256x256` for (256, 256), `on` for settings with fields."""
+    """A value as it appears in names: `1` for 1.0, `256x256` for (256, 256), `on` for a part with fields."""
     if dataclasses.is_dataclass(value):
         return "on"
     if isinstance(value, bool) or value is None:
@@ -98,14 +98,15 @@ def _replace(config: Any, names: list[str], text: str, path: str) -> Any:
     hints = typing.get_type_hints(type(config))
     name, *rest = names
     if name not in hints:
-        raise unknown("field", path, _paths(type(config), path[: len(path) - len(".".join(names))]))
+        prefix = path[: len(path) - len(".".join(names))]
+        raise unknown("field", path, _paths(type(config), prefix), list_all=True)
     if not rest:
         return dataclasses.replace(config, **{name: _parse(text, hints[name])})
     part = getattr(config, name)
     if part is None:
         part = next((kind() for kind in _parts(hints[name])), None)
     if not dataclasses.is_dataclass(part):
-        raise UserError(f"{path.rsplit('.', len(rest))[0]!r} has no fields of its own; set it whole")
+        raise UserError(f"{path.rsplit('.', len(rest))[0]!r} has no fields; set it as a whole")
     return dataclasses.replace(config, **{name: _replace(part, rest, text, path)})
 
 
@@ -118,7 +119,7 @@ def _paths(kind: type, prefix: str) -> list[str]:
 
 
 def _parts(hint: Any) -> list[type]:
-    """The settings of their own among a field's types: KFAC of `KFAC | None`."""
+    """The settings classes among a field's types: KFAC for `KFAC | None`."""
     options = (hint, *typing.get_args(hint))
     return [option for option in options if isinstance(option, type) and dataclasses.is_dataclass(option)]
 
@@ -133,24 +134,23 @@ def _parse(text: str, hint: Any) -> Any:
     if _parts(kind):
         if text.lower() in ("default", "on"):
             return kind()
-        raise ValueError(f"it is 'on', 'none', or set by its fields: {', '.join(_paths(kind, ''))}")
+        raise ValueError(f"use 'on', 'none', or set its fields: {', '.join(_paths(kind, ''))}")
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise ValueError("it is true or false")
+            raise ValueError("it must be true or false")
         return text.lower() == "true"
     if typing.get_origin(kind) is tuple:  # commas separate the values of a sweep
-        words = "whole numbers with x between them: 256x256"
-        return tuple(_number(item, int, words) for item in text.split("x"))
+        return tuple(_number(item, int, "whole numbers separated by x: 256x256") for item in text.split("x"))
     if kind in (int, float):
         return _number(text, kind, "a whole number" if kind is int else "a number")
     return kind(text)
 
 
-def _number(text: str, kind: type, words: str) -> Any:
+def _number(text: str, kind: type, expected: str) -> Any:
     try:
         value = kind(text)
     except ValueError:
-        raise ValueError(f"it is {words}") from None
+        raise ValueError(f"it must be {expected}") from None
     if kind is int and abs(value) >= 2**63:
         raise ValueError("it does not fit into 64 bits")
     if kind is float and not math.isfinite(value):

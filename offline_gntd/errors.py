@@ -1,4 +1,4 @@
-"""The one exception for a user's mistake: the command line prints it as one line and exits with 2."""
+"""The exception for a user's mistake: the command line prints it as one line and exits with code 2."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,17 +8,19 @@ MOST_LISTED = 20  # names in one line
 
 
 class UserError(Exception):
-    """What is wrong, what would be right, and the command that mends it."""
+    """The message says what is wrong, what would be right, and which command helps."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str], hint: str = "") -> UserError:
-    known = sorted(known)
+def unknown(kind: str, name: str, known: Iterable[str], hint: str = "", list_all: bool = False) -> UserError:
+    """The error for a name that does not exist, with the most similar known name or a list of known names."""
+    known = list(known) if list_all else sorted(known)
     close = difflib.get_close_matches(name, known, n=1)
-    if close:
-        guess = f"; did you mean {close[0]!r}?"
-    else:
-        guess = f"; there are: {', '.join(known)}." if len(known) <= MOST_LISTED else "."
-    return UserError(f"no {kind} {shortened(name)}{guess}{' ' + hint if hint else ''}")
+    text = f"no {kind} {shortened(name)}" + (f"; did you mean {close[0]!r}?" if close else "")
+    if list_all or (not close and len(known) <= MOST_LISTED):
+        text += f"{'' if close else ';'} there are: {', '.join(known)}."
+    elif not close:
+        text += "."
+    return UserError(f"{text} {hint}".rstrip())
 
 
 def shortened(value: Any, length: int = 80) -> str:

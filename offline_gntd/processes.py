@@ -1,4 +1,4 @@
-"""How a process that trains is set up."""
+"""The setup of processes that train."""
 
 import ctypes
 import multiprocessing
@@ -8,27 +8,27 @@ import threading
 import torch
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
-KEPT = 1 << 30  # bytes: the largest piece of memory that is kept for the next that asks
+KEEP_BYTES = 1 << 30  # freed buffers up to this size stay with the process
 
 
 def prepare() -> None:
-    """One thread: these networks lose by more, and other processes use the other cores.
+    """Use one thread, and keep freed memory.
 
-    And freed memory stays with the process: glibc would give every large buffer back, and the next one would
-    come with new pages to be cleared. Other C libraries have no such setting, and are left as they are.
+    Networks of this size are slower with more threads, and other processes use the other cores. glibc would
+    return every large buffer to the system, and the next buffer would consist of new pages that must be
+    cleared. Other C libraries have no such setting.
     """
     torch.set_num_threads(1)
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
-        library.mallopt(M_MMAP_THRESHOLD, KEPT)
-        library.mallopt(M_TRIM_THRESHOLD, KEPT)
+        library.mallopt(M_MMAP_THRESHOLD, KEEP_BYTES)
+        library.mallopt(M_TRIM_THRESHOLD, KEEP_BYTES)
 
 
 def end_with_parent() -> None:
-    """Let this process not outlive the one that started it, however that ended."""
-
+    """End this process as soon as the process that started it ends."""
     parent = multiprocessing.parent_process()
-    assert parent is not None, "only a process that was started by another has one to end with"
+    assert parent is not None, "only a child process has a parent"
 
     def wait() -> None:
         parent.join()

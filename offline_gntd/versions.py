@@ -1,12 +1,62 @@
-"""The versions of Python and of the packages that the bits of a result depend on."""
+"""What the bits of a result depend on and a run records: package versions, commit and machine."""
 
 import functools
+import os
 import platform
+import subprocess
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from offline_gntd import extensions
 
 PACKAGES = ("offline_gntd", "torch", "numpy", "gymnasium", "mujoco", "minari")
 
 
 @functools.cache
 def installed() -> dict[str, str]:
+    """The versions of Python and of the packages."""
     return {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages, and the hashes of imported user files."""
+    return installed() | extensions.file_hashes()
+
+
+def changes(before: dict[str, str], now: dict[str, str]) -> str:
+    """The versions of `before` that differ from those of `now`, in words."""
+    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return ", ".join(f"{name} {before.get(name)}, not {now.get(name)}" for name in changed)
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of this source tree, with "-changed" if the package was edited; None outside a checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        diff = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no", "--", ":/offline_gntd"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("-changed" if diff.stdout.strip() else "")
+
+
+@functools.cache
+def machine() -> dict[str, Any]:
+    return {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform(), "host": platform.node()}
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

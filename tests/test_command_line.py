@@ -7,10 +7,13 @@ import time
 
 import pytest
 
+from offline_gntd.algorithms import preset
 from offline_gntd.analysis.table import FORMATS as WRITTEN_FORMATS
 from offline_gntd.cli import main, parser, runs
 from offline_gntd.cli.analysis import FORMATS
 from offline_gntd.collection import discrete
+from offline_gntd.configuration import flatten
+from offline_gntd.experiments import grid
 from offline_gntd.experiments.definitions import BUILT_IN, Experiment, Protocol
 
 STUDY = ["run", "study", "--datasets", "cartpole-replay-small", "--seeds", "1", "--steps", "40"]
@@ -68,15 +71,15 @@ def test_help_is_quick_and_does_not_import_torch():
         (["algorithms", "gnt"], "did you mean 'gntd'"),
         (["run", "mine", "--algorithms", "td"], "no experiment 'mine'"),
         (["run", "table2", "--version", "v9"], "no version 'v9'; there are: local, v0, v2"),
-        (["run", "table1", "--version", "v2"], "--version is of table2 alone, not of table1"),
+        (["run", "table1", "--version", "v2"], "--version applies only to table2, not to table1"),
         (["run", "table1", "--device", "tpu"], "no device 'tpu'; use cpu, cuda or cuda:N"),
-        (["algorithms", "dqn@batch_size=abc"], "cannot set batch_size=abc: it is a whole number"),
+        (["algorithms", "dqn@batch_size=abc"], "cannot set batch_size=abc: it must be a whole number"),
         (["algorithms", "dqn@kfac.damping=1@kfac=none"], "kfac.damping has no effect with kfac=none"),
         (["export", "nosuch"], "no experiment 'nosuch'"),
         (["datasets", "build", "hopper-medium-v2"], "cannot be built; download it"),
         (["run", "table1", "--dry-run", "--workers", "0"], "--workers must be at least 1"),
-        (["run", "table1", "--address", "auto"], "--address is of --engine ray, not of local"),
-        (["run", "table1", "--slurm", "time=5"], "--slurm is of --engine slurm, not of local"),
+        (["run", "table1", "--address", "auto"], "--address applies to --engine ray, not to --engine local"),
+        (["run", "table1", "--slurm", "time=5"], "--slurm applies to --engine slurm, not to --engine local"),
         (["run", "table1", "--engine", "slurm", "--slurm", "time"], "--slurm takes name=value, not 'time'"),
         (["export", "table1"], "no finished runs of table1"),
         (["evaluate", "nowhere"], "there is no checkpoint in nowhere"),
@@ -118,7 +121,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, home, capsys):
         (["tables"], "invalid choice: 'tables'"),
     ],
 )
-def test_options_that_cannot_be_read_are_said_in_a_line(arguments, words, home, capsys):
+def test_invalid_options_are_one_line(arguments, words, home, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     error = capsys.readouterr().err
@@ -127,7 +130,7 @@ def test_options_that_cannot_be_read_are_said_in_a_line(arguments, words, home, 
     assert error.count("\n") == 1
 
 
-def test_a_folder_that_cannot_be_written_is_said_before_any_work(home, monkeypatch, capsys):
+def test_an_unwritable_folder_is_reported_before_any_work(home, monkeypatch, capsys):
     blocked = home / "file"
     blocked.write_text("")
     monkeypatch.setenv("OFFLINE_GNTD_HOME", str(blocked))
@@ -138,7 +141,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_any_work(home, monkeypat
     assert error.count("\n") == 1
 
 
-def test_an_interrupted_command_says_so_and_exits_as_a_shell_expects(monkeypatch, capsys):
+def test_an_interrupted_command_exits_with_130(monkeypatch, capsys):
     def interrupt(arguments):
         raise KeyboardInterrupt
 
@@ -152,8 +155,8 @@ def test_quickstart_ends_with_its_table(home, monkeypatch, capsys, quick_setting
         "quickstart",
         ("cartpole-replay-small",),
         ("dqn@hidden_dims=16x16@batch_size=32",),
-        seeds=2,
-        protocol=Protocol(steps=20, evaluate_every=10, evaluate_episodes=2, seeds_per_process=2),
+        seeds=1,
+        protocol=Protocol(steps=20, evaluate_every=10, evaluate_episodes=2),
         table=BUILT_IN["quickstart"].table,
     )
     monkeypatch.setitem(BUILT_IN, "quickstart", small)
@@ -226,7 +229,7 @@ def test_an_experiment_from_a_file(home, small_dataset, capsys):
         ("\udcff", "cannot read"),
     ],
 )
-def test_a_file_that_is_no_experiment_is_one_line(text, words, tmp_path, capsys):
+def test_an_invalid_toml_file_is_one_line(text, words, tmp_path, capsys):
     path = tmp_path / "mine.toml"
     path.write_text(text, errors="surrogateescape")
     assert main(["run", str(path)]) == 2
@@ -246,6 +249,7 @@ def test_algorithms_are_listed_with_their_fields(capsys):
     assert "kfac.damping             1.0" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error():
     command = f"{sys.executable} -m offline_gntd algorithms | true"
     done = subprocess.run(
@@ -262,3 +266,28 @@ def test_a_gpu_trains_all_seeds_of_a_cell_together():
     assert stack("--device", "cuda") == 5
     assert stack("--device", "cuda", "--seeds", "3") == 3
     assert stack("--device", "cuda", "--seeds-per-process", "1") == 1
+
+
+def test_help_shows_the_defaults(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    new, protocol = Experiment("new", (), ()), Protocol()
+    for words in (
+        f"0 … N−1 [{new.seeds}]",
+        f"environment steps [{protocol.steps}]",
+        f"between evaluations [{protocol.evaluate_every}]",
+        f"per evaluation [{protocol.evaluate_episodes}]",
+        f"[{protocol.seeds_per_process}; on a GPU all]",
+        f"(default: {grid.RETRIES})",
+    ):
+        assert words in text
+    assert grid.RETRIES == runs.RETRIES
+
+
+def test_an_unknown_field_lists_the_fields(capsys):
+    assert main(["run", "table1", "--algorithms", "gntd", "--set", "nosuch=1"]) == 2
+    error = capsys.readouterr().err
+    assert "no field 'nosuch'" in error
+    for path in flatten(preset("gntd").config):
+        assert path in error

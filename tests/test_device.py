@@ -11,7 +11,7 @@ from test_continuous import SAMPLED, config_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from offline_gntd.algorithms import CATALOGUE
-from offline_gntd.experiments.batches import ReplayBatches
+from offline_gntd.experiments.training import ReplayBatches
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler, row_width
 

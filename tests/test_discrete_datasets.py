@@ -15,7 +15,7 @@ from offline_gntd.collection.builders import build_discrete, members_of
 from offline_gntd.collection.discrete import ReplaySettings, build, collect, default_settings
 from offline_gntd.datasets import DatasetNotFound, built_datasets, cache, load, minari_store
 from offline_gntd.errors import UserError
-from offline_gntd.experiments.batches import ReplayBatches
+from offline_gntd.experiments.training import ReplayBatches
 
 NAME = "cartpole-replay-small"
 OBS, NEXT_OBS = slice(0, 4), slice(6, 10)  # columns of CartPole's rows

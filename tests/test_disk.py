@@ -10,7 +10,7 @@ import pytest
 from offline_gntd.cli import main
 from offline_gntd.datasets import cache
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
-from offline_gntd.experiments.job import Options, attempt
+from offline_gntd.experiments.job import Options, run_job
 from offline_gntd.experiments.record import Record
 from offline_gntd.experiments.run import Run
 from offline_gntd.files import home as home_folder
@@ -94,15 +94,15 @@ def test_disk_that_fills_during_a_run_keeps_the_last_checkpoint(small_disk, monk
             fill(small_disk, leave=100_000)
 
     monkeypatch.setattr("offline_gntd.experiments.job.REPORT_SECONDS", 0.0)
-    ending = attempt(cell, Options(checkpoint_seconds=1e-9), fill_late)
+    ending = run_job(cell, Options(checkpoint_seconds=1e-9), fill_late)
     assert ending.kind == "unwritable"
     assert "No space left on device" in ending.error
     assert_sound(small_disk)
     assert Record(cell.folder(0)).checkpoint_steps() == {150}
-    assert attempt(cell, Options()).kind == "unwritable"  # still full
+    assert run_job(cell, Options()).kind == "unwritable"  # still full
     assert_sound(small_disk)
     (small_disk / "ballast").unlink()
-    assert attempt(cell, Options()).kind == "done"
+    assert run_job(cell, Options()).kind == "done"
     assert json.loads((cell.folder(0) / "run.json").read_text())["resumed_at"][-1] == 150
     assert bits.read(cell.folder(0)) == expected
 
@@ -129,13 +129,13 @@ def test_table_is_printed_on_a_read_only_disk(small_disk, capfd):
 def test_missing_dataset_fails_its_run_in_one_line(small_dataset, home):
     cell = Cell("study", "cartpole-replay-small", "dqn@batch_size=32", (0,), STUDY.protocol)
     shutil.move(home_folder() / "datasets", home / "away")
-    ending = attempt(cell, Options())
+    ending = run_job(cell, Options())
     assert ending.kind == "refused"  # another attempt would find it no better
     assert "datasets build cartpole-replay-small" in ending.error
     assert "\n" not in ending.error
     assert json.loads((cell.folder(0) / "run.json").read_text())["status"] == "failed"
     shutil.move(home / "away", home_folder() / "datasets")
-    assert attempt(cell, Options()).kind == "done"
+    assert run_job(cell, Options()).kind == "done"
 
 
 def test_damaged_checkpoint_is_skipped(small_dataset, monkeypatch):
@@ -144,10 +144,10 @@ def test_damaged_checkpoint_is_skipped(small_dataset, monkeypatch):
     expected = bits.read(cell.folder(0))
     shutil.rmtree(cell.folder(0))
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 100)
-    attempt(cell, Options(), stopping=lambda: True)
+    run_job(cell, Options(), stopping=lambda: True)
     spoiled = cell.folder(0) / "checkpoint-200.pt"
     spoiled.write_bytes((cell.folder(0) / "checkpoint-100.pt").read_bytes()[:1000])
-    assert attempt(cell, Options()).kind == "done"
+    assert run_job(cell, Options()).kind == "done"
     assert json.loads((cell.folder(0) / "run.json").read_text())["resumed_at"] == [100]
     assert bits.read(cell.folder(0)) == expected
 

@@ -15,7 +15,7 @@ from offline_gntd import extensions
 from offline_gntd.cli import main
 from offline_gntd.experiments import grid
 from offline_gntd.experiments.definitions import Experiment, Protocol
-from offline_gntd.experiments.job import Ending, Options, Progress
+from offline_gntd.experiments.job import JobResult, Options, Progress
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SOUND = [word for word in COMMAND if word not in (BROKEN, VICTIM)]
@@ -79,7 +79,7 @@ def two_nodes():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ship", [False, True])
-def test_a_lost_nodes_runs_go_on_elsewhere(ship, two_nodes, elsewhere, monkeypatch):
+def test_runs_of_a_lost_node_resume_on_another(ship, two_nodes, elsewhere, monkeypatch):
     """By the shared folder, and without one: then the runs came back through Ray."""
     from offline_gntd.experiments.engines.ray import Ray
 
@@ -96,9 +96,9 @@ def test_a_lost_nodes_runs_go_on_elsewhere(ship, two_nodes, elsewhere, monkeypat
                     lost = event.cell
                     cluster.remove_node(node, allow_graceful=False)
                     cluster.add_node(num_cpus=1)
-                elif isinstance(event, Ending) and event.kind == "died":
+                elif isinstance(event, JobResult) and event.kind == "lost":
                     engine.submit([event.cell])
-                elif isinstance(event, Ending):
+                elif isinstance(event, JobResult):
                     endings[event.cell] = event.kind
     assert list(endings.values()) == ["done", "done"]
     [resumed] = json.loads((lost.folder(lost.seeds[0]) / "run.json").read_text())["resumed_at"]
@@ -107,7 +107,7 @@ def test_a_lost_nodes_runs_go_on_elsewhere(ship, two_nodes, elsewhere, monkeypat
 
 
 @pytest.mark.slow
-def test_a_cluster_that_was_there_before_imports_the_user_s_file_too(two_nodes, home, monkeypatch, capfd):
+def test_an_existing_cluster_imports_the_users_file(two_nodes, home, monkeypatch, capfd):
     monkeypatch.setenv(extensions.VARIABLE, "")
     cluster, _ = two_nodes
     command = ["run", "mine", "--algorithms", "awac", "--seeds", "1", "--datasets", "mountaincar-noisy"]
@@ -119,7 +119,7 @@ def test_a_cluster_that_was_there_before_imports_the_user_s_file_too(two_nodes, 
 
 
 @pytest.mark.slow
-def test_a_job_that_slurm_stops_is_queued_again_and_goes_on(elsewhere):
+def test_a_job_that_slurm_stops_is_requeued_and_resumes(elsewhere):
     """As Slurm does before a time limit or for a greater job: by a signal, to submitit's process."""
     pytest.importorskip("submitit")
     from offline_gntd.experiments.engines.slurm import Slurm
@@ -135,7 +135,7 @@ def test_a_job_that_slurm_stops_is_queued_again_and_goes_on(elsewhere):
                 if isinstance(event, Progress) and not interrupted:
                     interrupted.append(event.step)
                     os.kill(json.loads((cell.folder(0) / "run.json").read_text())["process"], signal.SIGUSR2)
-                elif isinstance(event, Ending):
+                elif isinstance(event, JobResult):
                     ending = event
     assert ending.kind == "done"
     [resumed] = json.loads((cell.folder(0) / "run.json").read_text())["resumed_at"]
@@ -144,7 +144,7 @@ def test_a_job_that_slurm_stops_is_queued_again_and_goes_on(elsewhere):
 
 
 @pytest.mark.slow
-def test_slurm_gets_one_array_with_what_was_asked_for(small_dataset, home, monkeypatch):
+def test_slurm_gets_one_array_with_the_given_parameters(small_dataset, home, monkeypatch):
     """The very file that sbatch would be given, by a stand-in for it."""
     pytest.importorskip("submitit")
     from offline_gntd.experiments.engines.slurm import Slurm
@@ -177,7 +177,7 @@ def test_slurm_gets_one_array_with_what_was_asked_for(small_dataset, home, monke
 
 
 @pytest.mark.slow
-def test_jobs_that_slurm_has_not_begun_are_not_waited_for(home):
+def test_pending_slurm_jobs_are_cancelled_when_the_grid_stops(home):
     pytest.importorskip("submitit")
     from offline_gntd.experiments.engines.slurm import Slurm
 
@@ -208,7 +208,7 @@ def test_jobs_that_slurm_has_not_begun_are_not_waited_for(home):
         (["--engine", "slurm", "--slurm", "partitoin=long"], "partitoin"),
     ],
 )
-def test_an_engine_that_cannot_be_had_is_said_in_one_line(arguments, words, small_dataset, home, capfd):
+def test_an_unavailable_engine_is_one_line(arguments, words, small_dataset, home, capfd):
     pytest.importorskip({"ray": "ray", "slurm": "submitit"}[arguments[1]])
     capfd.readouterr()
     assert main([*SOUND, *arguments]) == 2
@@ -221,15 +221,15 @@ def test_an_engine_that_cannot_be_had_is_said_in_one_line(arguments, words, smal
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--address", "auto"], "--address is of --engine ray"),
-        (["--slurm", "time=5"], "--slurm is of --engine slurm"),
+        (["--address", "auto"], "--address applies to --engine ray"),
+        (["--slurm", "time=5"], "--slurm applies to --engine slurm"),
         (["--engine", "slurm", "--slurm", "time"], "--slurm takes name=value, not 'time'"),
         (["--retries", "-1"], "--retries must be at least 0"),
         (["--checkpoint-seconds", "0"], "--checkpoint-seconds must be more than 0"),
         (["--checkpoint-seconds", "nan"], "--checkpoint-seconds must be more than 0"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(arguments, words, small_dataset, home, capfd):
+def test_meaningless_settings_are_refused(arguments, words, small_dataset, home, capfd):
     capfd.readouterr()
     assert main([*SOUND, *arguments]) == 2
     error = capfd.readouterr().err

@@ -63,7 +63,7 @@ def test_table_with_a_user_algorithm_and_dataset(algorithm, dataset, home, capsy
     assert main(["table", "mine"]) == 0  # results are read without the files
     out = capsys.readouterr().out
     assert "| dataset | AWAC hidden_dim=16 batch_size=32 | BC hidden_dims=16x16 |" in out
-    assert "1 imported" in out
+    assert "Data: 1 user's" in out
     assert main(["explain", "mine", "mountaincar-noisy", SMALL]) == 0
     explanation = capsys.readouterr().out
     assert f"--import {algorithm}" in explanation

@@ -16,8 +16,9 @@ from failing_grid import BROKEN, COMMAND, GRID, VICTIM, assert_two_failed, cell_
 
 from offline_gntd.cli import main
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import definitions, grid, rates, results
+from offline_gntd.experiments import definitions, grid, results
 from offline_gntd.experiments.definitions import Experiment, Protocol
+from offline_gntd.experiments.estimates import Rate, Rates
 from offline_gntd.experiments.planning import plan
 
 FAST = "@hidden_dims=16x16@batch_size=32"
@@ -34,7 +35,7 @@ def counts(outcome):
     return {name: len(getattr(outcome, name)) for name in ("done", "failed", "finished_before", "stale")}
 
 
-def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
+def test_a_grid_runs_only_missing_cells(small_dataset):
     assert counts(grid.run(STUDY, workers=2, quiet=True)) == {
         "done": 4,
         "failed": 0,
@@ -67,7 +68,7 @@ def test_a_grid_runs_what_is_missing_and_no_more(small_dataset):
     assert definitions.find("study") == STUDY  # as it was run, though nothing but the results is left
 
 
-def test_runs_of_other_settings_are_stale_and_redone_only_when_asked(small_dataset):
+def test_runs_with_other_settings_are_stale(small_dataset):
     cell = STUDY.cells()[0]
     for seed in cell.seeds:
         write_run(STUDY, cell.algorithm, seed, [1.0], dataset=cell.dataset, config_hash="another")
@@ -93,7 +94,7 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(small_dataset):
     assert [cell.algorithm for cell in plan(broken).todo] == ["dqn@hidden_dims=9999999x9999999"]
 
 
-def test_missing_data_is_said_before_anything_runs(home):
+def test_missing_data_is_reported_before_anything_runs(home):
     with pytest.raises(UserError, match="datasets build cartpole-replay-small"):
         grid.run(STUDY, quiet=True)
     assert not list(home.iterdir())
@@ -130,7 +131,7 @@ def test_workers_end_when_their_grid_is_killed(small_dataset, home):
     assert not Path(f"/proc/{worker}").exists()
 
 
-def test_of_24_cells_two_fail_and_only_those_are_run_again(small_dataset, capfd):
+def test_failed_cells_are_recorded_and_only_those_are_run_again(small_dataset, capfd):
     with victim_killed() as killed:
         assert main(COMMAND) == 1
     told = capfd.readouterr()
@@ -161,7 +162,7 @@ def test_two_grids_at_once_run_every_cell_once(small_dataset):
 
 
 @pytest.mark.slow
-def test_what_a_killed_grid_had_in_hand_is_taken_over_by_one_that_waits(small_dataset, home):
+def test_a_waiting_grid_takes_over_the_runs_of_a_killed_one(small_dataset, home):
     """The first is killed with its cell unfinished; the second, started meanwhile, finishes it."""
     command = [sys.executable, "-m", "offline_gntd", "run", "shared", "--datasets", "cartpole-replay-small"]
     command += ["--algorithms", "dqn" + FAST, "--seeds", "1", "--steps", "20000", "--evaluate-every", "10000"]
@@ -171,7 +172,7 @@ def test_what_a_killed_grid_had_in_hand_is_taken_over_by_one_that_waits(small_da
     wait_for(lambda: list(folder.glob("checkpoint-*.pt")))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     second = subprocess.Popen([*command[:-2], "--retries", "0"], env=os.environ, **pipes)
-    assert "another grid is at it" in second.stderr.readline()
+    assert "locked by another process" in second.stderr.readline()
     first.kill()
     first.wait()
     assert "1 done" in second.communicate(timeout=300)[0]
@@ -180,7 +181,7 @@ def test_what_a_killed_grid_had_in_hand_is_taken_over_by_one_that_waits(small_da
     assert about["resumed_at"]
 
 
-def test_ctrl_c_ends_a_grid_with_checkpoints(small_dataset, home):
+def test_ctrl_c_stops_a_grid_with_checkpoints(small_dataset, home):
     command = [sys.executable, "-m", "offline_gntd", "run", "endless", "--datasets", "cartpole-replay-small"]
     command += ["--algorithms", "dqn", "gndqn", "--seeds", "1", "--steps", "100000000", "--workers", "1"]
     grid = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ, text=True)
@@ -189,7 +190,7 @@ def test_ctrl_c_ends_a_grid_with_checkpoints(small_dataset, home):
     grid.send_signal(signal.SIGINT)
     _, told = grid.communicate(timeout=60)
     assert grid.returncode == 1
-    assert "the same command goes on from the checkpoints" in told
+    assert "the same command resumes the runs" in told
     assert json.loads((folder / "run.json").read_text())["status"] == "stopped"
     assert len(list(folder.glob("checkpoint-*.pt"))) == 1
     assert not list(folder.glob("lock-*"))
@@ -216,9 +217,9 @@ def test_ctrl_c_twice_ends_it_now(small_dataset, home):
 def test_the_longest_runs_come_first(small_dataset):
     """By measured rates; a cell of unknown length may be long."""
     study = replace(STUDY, algorithms=("td" + FAST, *STUDY.algorithms), seeds=2)
-    quick, slow = (rates.Rate(seconds, 0.0) for seconds in (1e-4, 1e-2))
+    quick, slow = (Rate(seconds, 0.0) for seconds in (1e-4, 1e-2))
     known = {("dqn" + FAST, 2): [quick], ("gndqn" + FAST, 2): [slow]}
-    order = [cell.algorithm for cell in grid.ordered(study.cells(), rates.Rates(known))]
+    order = [cell.algorithm for cell in grid.ordered(study.cells(), Rates(known))]
     assert order == ["td" + FAST, "gndqn" + FAST, "dqn" + FAST]
 
 

@@ -1,4 +1,4 @@
-"""Locks: one owner, whose death is noticed, on this machine and on others, whatever clocks say."""
+"""Locks: one owner at a time; a dead owner is detected on this and on other machines, with any clock."""
 
 import json
 import multiprocessing
@@ -11,13 +11,13 @@ import time
 import pytest
 
 from offline_gntd.experiments import lock
-from offline_gntd.experiments.lock import Held, Lock, Watch
+from offline_gntd.experiments.lock import Lock, Locked, Watch
 
 
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(lock, "HEARTBEAT", 0.05)
-    monkeypatch.setattr(lock, "PATIENCE", 0.5)
+    monkeypatch.setattr(lock, "TIMEOUT", 0.5)
 
 
 def leave(folder, number=0, **owner):
@@ -31,9 +31,9 @@ def leave(folder, number=0, **owner):
 def test_one_owner_at_a_time(home):
     folder = home / "run"
     with Lock([folder]):
-        assert Watch([folder]).held()
+        assert Watch([folder]).is_locked()
         assert lock.owner(folder)["process"] == os.getpid()
-        with pytest.raises(Held), Lock([folder]):
+        with pytest.raises(Locked), Lock([folder]):
             pass
         assert lock.owner(folder) is not None  # the one that was refused has taken nothing away
     assert not list(folder.iterdir())
@@ -43,12 +43,12 @@ def test_one_owner_at_a_time(home):
 
 def test_all_folders_or_none(home):
     one, two = home / "one", home / "two"
-    with Lock([two]), pytest.raises(Held), Lock([one, two]):
+    with Lock([two]), pytest.raises(Locked), Lock([one, two]):
         pass
     assert not list(one.iterdir())
 
 
-def test_a_killed_owner_loses_its_lock_at_once(home):
+def test_the_lock_of_a_killed_process_is_free_at_once(home):
     folder = home / "run"
     code = (
         "import sys, time, pathlib; from offline_gntd.experiments.lock import Lock\n"
@@ -56,18 +56,18 @@ def test_a_killed_owner_loses_its_lock_at_once(home):
     )
     owner = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)
     assert owner.stdout.readline() == b"held\n"
-    with pytest.raises(Held), Lock([folder]):
+    with pytest.raises(Locked), Lock([folder]):
         pass
     owner.kill()  # not yet waited for: a zombie holds nothing either
     deadline = time.monotonic() + 5
-    while Watch([folder]).held() and time.monotonic() < deadline:
+    while Watch([folder]).is_locked() and time.monotonic() < deadline:
         time.sleep(0.01)
     with Lock([folder]):
         assert [path.name for path in folder.iterdir()] == ["lock-1"]
     owner.wait()
 
 
-def test_a_process_number_used_again_is_another_process(home):
+def test_a_reused_process_number_is_another_process(home):
     leave(home / "run", machine=lock.machine(), process=os.getpid(), born="1")
     assert lock.owner(home / "run") is None
     with Lock([home / "run"]):
@@ -77,13 +77,13 @@ def test_a_process_number_used_again_is_another_process(home):
 @pytest.mark.parametrize(
     "clock", [0, 4_000_000_000]
 )  # the heartbeat's time, far behind and far ahead of ours
-def test_an_owner_elsewhere_is_dead_when_its_heart_stands_still(home, impatient, clock):
+def test_an_owner_on_another_machine_without_heartbeats_is_dead(home, impatient, clock):
     path = leave(home / "run", machine="another", host="node7", process=1, born="1")
     os.utime(path, (clock, clock))
     watch = Watch([home / "run"])
-    assert watch.held()
+    assert watch.is_locked()
     time.sleep(0.6)
-    assert not watch.held()
+    assert not watch.is_locked()
     began = time.monotonic()
     with Lock([home / "run"]):
         assert time.monotonic() - began >= 0.5  # it was watched
@@ -91,7 +91,7 @@ def test_an_owner_elsewhere_is_dead_when_its_heart_stands_still(home, impatient,
 
 
 @pytest.mark.parametrize("direction", [1, -1])
-def test_an_owner_elsewhere_lives_while_its_heart_beats_though_its_clock_jumps(home, impatient, direction):
+def test_an_owner_on_another_machine_is_alive_while_its_heartbeat_changes(home, impatient, direction):
     path = leave(home / "run", machine="another", host="node7", process=1, born="1")
     over = threading.Event()
 
@@ -106,23 +106,23 @@ def test_an_owner_elsewhere_lives_while_its_heart_beats_though_its_clock_jumps(h
     try:
         watch, deadline = Watch([home / "run"]), time.monotonic() + 1.2
         while time.monotonic() < deadline:
-            assert watch.held()
+            assert watch.is_locked()
             time.sleep(0.1)
-        with pytest.raises(Held), Lock([home / "run"]):
+        with pytest.raises(Locked), Lock([home / "run"]):
             pass
     finally:
         over.set()
         heart.join()
 
 
-def test_an_owner_taken_for_dead_is_told(home, impatient):
+def test_an_owner_notices_that_it_lost_its_lock(home, impatient):
     with Lock([home / "run"]) as mine:
         mine.check()
         leave(home / "run", number=1, machine="another", host="node7", process=1, born="1")
         deadline = time.monotonic() + 5
         while not mine.lost and time.monotonic() < deadline:
             time.sleep(0.02)
-        with pytest.raises(Held):
+        with pytest.raises(Locked):
             mine.check()
     assert (home / "run/lock-1").exists()
 
@@ -132,13 +132,13 @@ def contend(folder, barrier, winners):
     try:
         Lock([folder]).acquire()
         winners.put(os.getpid())
-    except Held:
+    except Locked:
         winners.put(None)
     barrier.wait()  # nobody dies before all have tried
 
 
 @pytest.mark.parametrize("dead_owner", [False, True])
-def test_of_many_that_try_at_once_one_succeeds(home, dead_owner):
+def test_one_of_several_competing_processes_gets_the_lock(home, dead_owner):
     context = multiprocessing.get_context("fork")
     for attempt in range(4):
         folder = home / f"run-{attempt}"

@@ -20,9 +20,9 @@ from offline_gntd.cli import main
 from offline_gntd.collection.online import ReplayBuffer
 from offline_gntd.evaluation import task_of
 from offline_gntd.experiments import definitions
-from offline_gntd.experiments.batches import batches_of
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.run import Run, Stopped
+from offline_gntd.experiments.training import batches_of
 
 SMALL = "@batch_size=32@hidden_dims=8@policy_freq=2@random_steps=20@buffer_size=200"
 
@@ -51,7 +51,7 @@ def test_random_steps_come_first_and_give_no_batch():
     assert drawn[-1].obs.shape == (2, 32, 11)
 
 
-def test_batches_are_drawn_from_what_the_seed_s_policy_did():
+def test_batches_are_drawn_from_the_transitions_of_the_seed():
     batches, agent = online(random_steps=5)
     seen = [[], []]
     step = [collector.step for collector in batches.collectors]
@@ -87,7 +87,7 @@ def test_a_full_buffer_overwrites_the_oldest():
     assert len(again) == 5
 
 
-def test_returns_are_those_of_whole_episodes():
+def test_collected_returns_are_of_complete_episodes():
     batches, agent = online(seeds=(3,), random_steps=0)
     rewards, expected = 0.0, []
     for i in range(150):
@@ -118,10 +118,10 @@ def test_a_stopped_run_resumes_to_the_same_bits(algorithm):
     }
 
 
-def test_killed_it_goes_on_to_the_same_bits():
-    whole, killed = (cell(name, steps=2_000, evaluate_every=1_000) for name in ("whole", "killed"))
+def test_a_killed_run_resumes_to_the_same_bits():
+    whole, killed = (cell(name, steps=800, evaluate_every=400) for name in ("whole", "killed"))
     assert finish(whole) == 0
-    run = start(killed)
+    run = start(killed, checkpoint_seconds=0.2)
     wait_for_status(killed.folder(0), process=run.pid)
     while not list(killed.folder(0).glob("checkpoint-*.pt")) and run.is_alive():
         time.sleep(0.01)
@@ -129,11 +129,11 @@ def test_killed_it_goes_on_to_the_same_bits():
     run.join()
     assert finish(killed) == 0
     [resumed_at] = json.loads((killed.folder(0) / "run.json").read_text())["resumed_at"]
-    assert 0 < resumed_at < 2_000
+    assert 0 < resumed_at < 800
     assert bits.read(killed.folder(0)) == bits.read(whole.folder(0))
 
 
-def test_a_stored_policy_is_scored_again(capsys):
+def test_a_stored_policy_is_evaluated_again(capsys):
     made = cell("study")
     Run(made).execute()
     assert main(["evaluate", str(made.folder(0))]) == 0
@@ -216,7 +216,7 @@ def made_up():
                 )
 
 
-def test_table_of_differences():
+def test_the_pairwise_table_shows_the_significant_difference():
     made_up()
     table = render.table("figure1")
     rows = {row[0].text: row for row in table.rows}

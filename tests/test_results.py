@@ -66,7 +66,7 @@ def test_an_algorithm_with_its_own_number_of_steps_is_in_the_same_table(home):
     assert not select("study").missing
 
 
-def test_a_run_that_failed_before_it_began_is_no_result(home):
+def test_a_run_that_failed_before_its_first_update_is_not_a_result(home):
     folder = home / "results/study/cartpole-replay/dqn/seed-0"
     folder.mkdir(parents=True)
     (folder / "run.json").write_text('{"status": "failed", "error": "no data"}')
@@ -81,7 +81,7 @@ def test_damaged_exported_results_are_named(exported):
         results.read("study")
 
 
-def test_a_run_whose_rows_do_not_fit_is_named(home):
+def test_a_run_with_inconsistent_rows_is_named(home):
     write_run(STUDY, "dqn", 0, [100.0, 200.0])
     metrics = home / "results/study/cartpole-replay/dqn/seed-0/metrics.csv"
     metrics.write_text("step,bellman_error\n10,1\n10,2\n")
@@ -89,7 +89,7 @@ def test_a_run_whose_rows_do_not_fit_is_named(home):
         results.read("study")
 
 
-def test_runs_that_all_diverged_at_once_are_said_to_have(home):
+def test_an_experiment_whose_runs_all_diverged_is_named(home):
     store(STUDY)
     write_run(STUDY, "dqn", 0, [], status="diverged")
     write_run(STUDY, "dqn", 1, [], status="diverged")

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from offline_gntd import tensors
+from offline_gntd import tensors, versions
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.algorithms.q_learning import QLearner, QLearning
 from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import planning, provenance, stored_policy
+from offline_gntd.experiments import planning
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.record import Record
-from offline_gntd.experiments.run import Run, Stopped
+from offline_gntd.experiments.run import Run, Stopped, evaluate_stored
 
 PROTOCOL = Protocol(steps=100, evaluate_every=40, evaluate_episodes=2, seeds_per_process=2)
 FAST = "@hidden_dims=16x16@batch_size=32"
@@ -68,7 +68,7 @@ def test_a_run_leaves_a_record_of_every_seed(small_dataset):
         assert {"bellman_error", "loss", "kfac_condition", "kfac_failures"} <= set(metrics[0])
 
 
-def test_the_same_run_twice_is_the_same(small_dataset):
+def test_a_repeated_run_gives_the_same_bits(small_dataset):
     Run(cell()).execute()
     first = [without_timing(cell(), seed) for seed in (0, 1)]
     for seed in (0, 1):
@@ -106,12 +106,12 @@ def test_a_checkpoint_of_other_settings_is_not_resumed(small_dataset, monkeypatc
     assert json.loads((longer.folder(0) / "run.json").read_text())["resumed_at"] == []
 
 
-def test_a_checkpoint_of_another_torch_is_not_resumed_and_that_is_said(small_dataset, monkeypatch, capsys):
+def test_a_checkpoint_of_another_torch_version_is_not_resumed(small_dataset, monkeypatch, capsys):
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 30)
     with pytest.raises(Stopped):
         Run(cell()).execute(stopping=lambda: True)
-    now = provenance.versions()
-    monkeypatch.setattr(provenance, "versions", lambda: now | {"torch": "an abacus"})
+    now = versions.versions()
+    monkeypatch.setattr(versions, "versions", lambda: now | {"torch": "an abacus"})
     Run(cell()).execute()
     assert json.loads((cell().folder(0) / "run.json").read_text())["resumed_at"] == []
     assert f"starts from scratch: its checkpoint has torch {now['torch']}, not an abacus\n" in (
@@ -119,7 +119,7 @@ def test_a_checkpoint_of_another_torch_is_not_resumed_and_that_is_said(small_dat
     )
 
 
-def test_where_one_seed_s_checkpoint_is_spoiled_all_begin_anew(small_dataset, monkeypatch):
+def test_a_damaged_checkpoint_of_one_seed_restarts_all_seeds(small_dataset, monkeypatch):
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 50)
     looks = iter([False, True])  # with an evaluation behind it
     with pytest.raises(Stopped):
@@ -149,7 +149,7 @@ def test_a_diverged_seed_is_a_result_and_the_others_go_on(small_dataset):
     assert [int(row["step"]) for row in rows(cell("td"), 1, "scores.csv")] == [40, 80, 100]
 
 
-def test_values_past_the_bound_have_diverged(small_dataset):
+def test_a_run_with_too_large_values_has_diverged(small_dataset):
     run = Run(cell("td", seeds=(0,)))
     run.training.agent.critic.network.flat *= 1e6
     run.execute()
@@ -175,10 +175,10 @@ def test_cells_and_their_hashes():
 @pytest.mark.parametrize("algorithm", ["gndqn", "td"])
 def test_a_stored_policy_reproduces_its_logged_score_exactly(small_dataset, algorithm):
     Run(cell(algorithm, seeds=(3,))).execute()
-    outcome = stored_policy.evaluate(cell(algorithm).folder(3))
-    assert outcome.step == 100
-    assert outcome.reproduced is True
-    other = stored_policy.evaluate(cell(algorithm).folder(3), episodes=3)
+    evaluation = evaluate_stored(cell(algorithm).folder(3))
+    assert evaluation.step == 100
+    assert evaluation.reproduced is True
+    other = evaluate_stored(cell(algorithm).folder(3), episodes=3)
     assert (len(other.returns), other.reproduced) == (3, None)
 
 
@@ -187,12 +187,12 @@ def test_a_stored_policy_of_other_settings_is_refused(small_dataset, monkeypatch
     td = CATALOGUE["td"]
     monkeypatch.setitem(CATALOGUE, "td", replace(td, config=replace(td.config, discount=0.5)))
     with pytest.raises(UserError, match="the settings of td@hidden_dims=16x16@batch_size=32 have changed"):
-        stored_policy.evaluate(cell("td").folder(0))
+        evaluate_stored(cell("td").folder(0))
 
 
-def test_a_folder_without_a_checkpoint_is_said(home):
+def test_a_folder_without_a_checkpoint_is_an_error(home):
     with pytest.raises(UserError, match="there is no checkpoint in"):
-        stored_policy.evaluate(home)
+        evaluate_stored(home)
 
 
 LONGER = replace(PROTOCOL, steps=200)
@@ -223,7 +223,7 @@ def test_a_finished_run_is_continued_only_by_a_longer_one_with_the_same_versions
     assert planning.state(short, sha256s) == "finished"
     assert planning.state(longer, sha256s) == "missing"
     assert planning.state(shorter, sha256s) == "stale"
-    monkeypatch.setattr(provenance, "versions", lambda: {"torch": "other"})
+    monkeypatch.setattr(versions, "versions", lambda: {"torch": "other"})
     assert planning.state(longer, sha256s) == "stale"
 
 

@@ -110,7 +110,7 @@ class Soak:
     def mend(self):
         """What the messages tell the user to do; whether there was anything to do."""
         command = [sys.executable, "-m", "offline_gntd", "status", "study", "--verify", "--json"]
-        told = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=120)
+        told = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=GRID_SECONDS)
         assert "Traceback" not in told.stderr, told.stderr
         if "delete it and run study again" in told.stderr:
             (self.home / "results/study/experiment.json").unlink()

@@ -142,7 +142,7 @@ def test_medium_and_expert(scores, medium, expert):
 def test_full_size_matches_d4rl():
     full = SIZES["full"]
     assert full.training.steps == full.transitions == 1_000_000
-    assert splits.SPLITS["hopper-medium-expert-local"].rows(full) == 2_000_000
+    assert splits.LOCAL_SPLITS["hopper-medium-expert-local"].rows(full) == 2_000_000
     assert full.rolled_out == 1_000_000
     small = SIZES["small"]
     assert (small.training.steps, small.transitions, small.mixed_transitions) == (300_000, 200_000, 200_000)
@@ -152,7 +152,7 @@ def test_full_size_matches_d4rl():
 
 
 def test_one_training_gives_all_splits_of_a_body(quick, monkeypatch, capsys):
-    names = [name for name in splits.SPLITS if name.startswith("hopper")]
+    names = [name for name in splits.LOCAL_SPLITS if name.startswith("hopper")]
     sets = dict(zip(names, build_splits(names, quick, quiet=True), strict=True))
     random, medium, medium_replay, medium_expert, expert, full_replay = sets.values()
     assert [len(s) for s in (random, medium, medium_expert, expert)] == [301] * 4

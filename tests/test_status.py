@@ -1,4 +1,4 @@
-"""What is said of a grid before, during and after: from files and measured rates."""
+"""Dry runs, progress and status of a grid, from its files and from measured rates."""
 
 import io
 import json
@@ -9,13 +9,12 @@ import pytest
 from rich.console import Console
 
 from offline_gntd.cli import main
-from offline_gntd.experiments import lock, preview, rates, status
+from offline_gntd.experiments import lock, planning, status
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
-from offline_gntd.experiments.display import display
-from offline_gntd.experiments.forecast import Forecast
-from offline_gntd.experiments.job import Ending, Options, Progress, attempt
+from offline_gntd.experiments.display import open_display
+from offline_gntd.experiments.estimates import Forecast, Rate, Rates, known_rates, measure
+from offline_gntd.experiments.job import JobResult, Options, Progress, run_job
 from offline_gntd.experiments.lock import Lock
-from offline_gntd.experiments.rates import Rate, Rates
 from offline_gntd.files import duration
 
 FAST = "@hidden_dims=16x16@batch_size=32"
@@ -36,16 +35,16 @@ def half_done(small_dataset, monkeypatch):
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 20)
     store(STUDY)
     cells = STUDY.cells()
-    assert attempt(cells[0], Options()).kind == "done"
+    assert run_job(cells[0], Options()).kind == "done"
     looks = iter([False, True])
-    assert attempt(cells[1], Options(), stopping=lambda: next(looks)).kind == "stopped"
+    assert run_job(cells[1], Options(), stopping=lambda: next(looks)).kind == "stopped"
 
     def fail(progress):
         raise ValueError("by accident\nin two lines")
 
-    assert attempt(cells[2], Options(), fail).kind == "failed"
+    assert run_job(cells[2], Options(), fail).kind == "failed"
     monkeypatch.setattr("offline_gntd.experiments.run.LARGEST_VALUE", 0.0)
-    assert attempt(cells[3], Options()).kind == "diverged"
+    assert run_job(cells[3], Options()).kind == "diverged"
     return cells
 
 
@@ -64,7 +63,7 @@ def test_status_from_disk_alone(half_done, capsys):
     with Lock(half_done[1].folders()):
         found = status.read("study")
         assert states(found)[1] == "running"
-        dqn, td = rates.measured().of(half_done[1]), rates.measured().of(half_done[4])
+        dqn, td = known_rates().of(half_done[1]), known_rates().of(half_done[4])
         rest = 20 * dqn.seconds_per_update + 2 * dqn.seconds_per_episode
         whole = [60 * rate.seconds_per_update + 6 * rate.seconds_per_episode for rate in (dqn, td, td)]
         assert found.runs[1].seconds_left == pytest.approx(rest)
@@ -86,7 +85,7 @@ def test_status_from_disk_alone(half_done, capsys):
     assert main(["status", "nothing"]) == 2
 
 
-def test_a_run_that_cannot_be_read_does_not_hide_the_others(half_done, home):
+def test_a_damaged_run_does_not_hide_the_others(half_done, home):
     name, *_ = (path.parent.name for path in (home / "results").glob("*/experiment.json"))
     before = status.read(name)
     path = next((home / "results").glob("*/*/*/seed-*/run.json"))
@@ -96,7 +95,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(half_done, home):
     assert [run.state for run in found.runs if run.error and "delete its folder" in run.error] == ["failed"]
 
 
-def test_a_run_whose_owner_died_waits(half_done):
+def test_a_run_of_a_dead_process_is_waiting(half_done):
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(dict(machine="?", process=1, born="1")))
     assert states(status.read("study"))[1] == "running"  # elsewhere, for all we know
     assert "silent" not in status.read("study").runs[1].text()
@@ -107,11 +106,12 @@ def test_a_run_whose_owner_died_waits(half_done):
     assert states(status.read("study"))[1] == "waiting"
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(small_dataset, home, capsys):
+def test_a_dry_run_shows_the_plan_and_writes_nothing(small_dataset, home, capsys):
     assert main([*ARGUMENTS, "--dry-run", "--workers", "2"]) == 0
     told = capsys.readouterr().out
     assert told.count("to run") == 6 + 1
-    assert "how long is not known" in told
+    assert "hours of work" in told  # from rates measured on the spot
+    assert "?" not in told
     assert not (home / "results").exists()
     assert main([*ARGUMENTS, "--datasets", "cartpole-replay-small", "acrobot-replay", "--dry-run"]) == 1
     assert "missing   " in (told := capsys.readouterr().out)
@@ -120,8 +120,8 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(small_dataset, home,
 
 
 def test_a_dry_run_counts_hours_from_measured_rates(half_done):
-    made = preview.preview(STUDY, workers=2)
-    rate = rates.measured().of(half_done[0])
+    made = planning.preview(STUDY, workers=2, measure=False)
+    rate = known_rates().of(half_done[0])
     whole = 60 * rate.seconds_per_update + 6 * rate.seconds_per_episode
     part = 20 * rate.seconds_per_update + 2 * rate.seconds_per_episode
     assert made.seconds[half_done[1]] == pytest.approx(part)  # it goes on from step 40
@@ -133,13 +133,13 @@ def test_a_dry_run_counts_hours_from_measured_rates(half_done):
 def test_the_wall_time_of_a_plan():
     cells = STUDY.cells()
     seconds = dict(zip(cells, (5.0, 4.0, 3.0, 3.0, None, 1.0), strict=True))
-    made = preview.Preview(preview.Plan(todo=cells), 2, seconds)
+    made = planning.Preview(planning.Plan(todo=cells), 2, seconds)
     assert made.total == 16
     assert made.wall == 8  # 5 + 3 beside 4 + 3 + 1
-    assert "1 of unmeasured rate" in made.text()
+    assert "without 1 that have no estimate" in made.text()
 
 
-def test_rates_are_of_the_likest_runs():
+def test_rates_are_those_of_the_most_similar_runs():
     cell = STUDY.cells()[0]
     widest, closest = ("dqn", 1), ("dqn" + FAST, "cartpole-replay-small", 1)
     known = {widest: [Rate(1.0, 0.0)], closest: [Rate(0.1, 2.0), Rate(0.3, 4.0), Rate(9.0, 9.0)]}
@@ -147,7 +147,7 @@ def test_rates_are_of_the_likest_runs():
     assert Rates({widest: known[widest]}).of(cell) == Rate(1.0, 0.0)
     assert Rates({("td", 1): [Rate(1.0, 0.0)]}).of(cell) is None
     assert Rate(0.5, 2.0).seconds(cell) == 60 * 0.5 + 3 * 2 * 2.0
-    assert Rate(0.5, 2.0).seconds(cell, since=50) == 10 * 0.5 + 1 * 2 * 2.0
+    assert Rate(0.5, 2.0).seconds(cell, start=50) == 10 * 0.5 + 1 * 2 * 2.0
 
 
 def test_a_forecast_weighs_cells_by_their_length(monkeypatch, home):
@@ -158,13 +158,27 @@ def test_a_forecast_weighs_cells_by_their_length(monkeypatch, home):
     forecast = Forecast([short, long], known)
     assert forecast.seconds_left() is None
     now = 130.0
-    forecast.ended(short)  # a quarter of the work, in 30 seconds
+    forecast.set_step(short, 60)  # a quarter of the work, in 30 seconds
     assert forecast.seconds_left() == pytest.approx(90)
-    forecast.reached(long, 30)
+    forecast.set_step(long, 30)
     assert forecast.done_share == pytest.approx(0.625)
     assert forecast.seconds_left() == pytest.approx(30 * 0.375 / 0.625)
-    forecast.without(long)
+    forecast.remove(long)
     assert forecast.seconds_left() == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "algorithm"), [("cartpole-replay-small", "gndqn"), ("Hopper-v5", "pg_td")]
+)
+def test_a_rate_is_measured_on_the_spot(source, algorithm, small_dataset):
+    cell = Experiment("study", (source,), (algorithm,), 1, STUDY.protocol).cells()[0]
+    start = time.monotonic()
+    rate = measure(cell, cell.sources())
+    assert time.monotonic() - start < 20  # about one second on a quiet machine
+    assert rate.seconds_per_update > 0
+    assert rate.seconds_per_episode > 0
+    rates = Rates({}).with_measured([cell], {(cell.source, cell.seeds): cell.sources()})
+    assert rates.seconds(cell) > 0
 
 
 @pytest.mark.parametrize(
@@ -181,10 +195,10 @@ def test_a_terminal_gets_bars_and_anything_else_plain_lines(terminal, home, monk
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=200, highlight=False)
     cell, other = STUDY.cells()[:2]
-    with display("study", Forecast([cell, other], Rates({})), quiet=False, console=console) as shown:
+    with open_display("study", Forecast([cell, other], Rates({})), quiet=False, console=console) as shown:
         shown.progress(Progress(cell, 30, 12.34))
         shown.progress(Progress(other, 20))
-        shown.ended(Ending(cell, "done"))
+        shown.ended(JobResult(cell, "done"))
         shown.line("a word")
     told = file.getvalue()
     for words in (str(cell), "score 12.3", "1 of 2 ended", "left", "a word"):

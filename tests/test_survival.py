@@ -14,7 +14,7 @@ from d4rl_files import arrays, write
 
 from offline_gntd.cli import main
 from offline_gntd.experiments.definitions import Cell, Protocol
-from offline_gntd.experiments.job import Options, attempt
+from offline_gntd.experiments.job import Options, run_job
 
 KILLS = {"gndqn": 6, "td3_bc": 7, "gntd3_bc": 7}
 STEPS = {"gndqn": 5_000, "td3_bc": 1_500, "gntd3_bc": 1_000}  # some seconds of work
@@ -83,7 +83,7 @@ def finish(cell):
 
 def make_attempt(cell, checkpoint_seconds, home):
     os.environ["OFFLINE_GNTD_HOME"] = home  # the server that forks has that of the first test
-    sys.exit(attempt(cell, Options(checkpoint_seconds=checkpoint_seconds)).kind != "done")
+    sys.exit(run_job(cell, Options(checkpoint_seconds=checkpoint_seconds)).kind != "done")
 
 
 def wait_for_status(folder, process):

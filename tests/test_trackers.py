@@ -4,7 +4,7 @@ import bits
 import pytest
 
 from offline_gntd.experiments.definitions import Cell, Protocol
-from offline_gntd.experiments.job import Options, attempt
+from offline_gntd.experiments.job import Options, run_job
 
 CELL = Cell(
     "study",
@@ -20,14 +20,14 @@ def stopped_and_resumed(monkeypatch, tracker):
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 20)
     options = Options(trackers=(tracker,))
     looks = iter([False, True])
-    assert attempt(CELL, options, stopping=lambda: next(looks)).kind == "stopped"
+    assert run_job(CELL, options, stopping=lambda: next(looks)).kind == "stopped"
 
     def die(progress):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        attempt(CELL, options, die)
-    assert attempt(CELL, options).kind == "done"
+        run_job(CELL, options, die)
+    assert run_job(CELL, options).kind == "done"
 
 
 @pytest.mark.slow

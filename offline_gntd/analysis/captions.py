@@ -23,7 +23,7 @@ def training(selection: Selection) -> str:
     return (
         f"{seeds} {'seed' if seeds == 1 else 'seeds'}, {protocol.steps:,} {selection.unit}"
         f"{f' ({chr(44).join(own)})' if own else ''}, evaluated every {protocol.evaluate_every:,} with "
-        f"{protocol.evaluate_episodes} greedy episodes."
+        f"{protocol.evaluate_episodes} episodes."
     )
 
 
@@ -46,7 +46,7 @@ def marks(selection: Selection) -> list[str]:
     """The meaning of † in a table, and warm-up phases."""
     runs, sentences = selection.runs, []
     if runs["status"].eq("diverged").any():
-        sentences.append("†: number of diverged seeds, counted with their last finite values.")
+        sentences.append("†: diverged seeds, with their last finite values.")
     for label, group in runs.groupby("label", sort=False):
         warm_up = group["config"].iloc[0].get("warm_up")
         if warm_up is not None:
@@ -56,7 +56,7 @@ def marks(selection: Selection) -> list[str]:
 
 def few_seeds(seeds: int) -> list[str]:
     """The warning that belongs to bootstrap intervals of few seeds."""
-    return [] if seeds >= FEW_RUNS else [f"FEW SEEDS ({seeds}): the intervals are too narrow."]
+    return [] if seeds >= FEW_RUNS else [f"FEW SEEDS ({seeds}): intervals too narrow."]
 
 
 def warnings(selection: Selection) -> list[str]:

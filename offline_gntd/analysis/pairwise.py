@@ -169,13 +169,11 @@ def _row(line: dict[str, Any], expected: int, written, labels: dict[str, str]) -
 
 
 def _caption(selection: Selection, measure: Measure) -> str:
-    clock = selection.clock
     parts = [
-        f"Δ: difference from {next(iter(selection.labels.values()))} with a 95 % bootstrap interval over",
-        "seeds; bold: the interval excludes 0.",
-        f"At the end: {measure.words(selection)}. Over all {selection.unit}: mean of all evaluations.",
-        f"Equal {clock}: up to the training time of the shorter run of the two, linear between evaluations.",
-        f"{IMPROVEMENT}: that a run beats one of the other on a random dataset; bold: excludes 0.5.",
+        f"Δ: difference from {next(iter(selection.labels.values()))}, 95 % bootstrap interval over seeds;",
+        f"bold: excludes 0 (probabilities: 0.5). End: {measure.words(selection)}.",
+        f"Over all {selection.unit}: mean of all evaluations.",
+        f"Equal {selection.clock}: up to the shorter run's training time.",
         *captions.few_seeds(selection.experiment.seeds),
         *captions.marks(selection),
         *selection.notes,
@@ -195,9 +193,8 @@ def improvement_table(selection: Selection, measure: Measure) -> Table:
         several = min(len(matrices[x]), len(matrices[y])) > 1
         cells[x, y] = Cell(estimate.text("{:.2f}".format, several), bold=several and estimate.low > 0.5)
     parts = [
-        "Probability that a run of the row's algorithm beats one of the column's on a random dataset (a tie",
-        f"counts half; value: {measure.words(selection)}), with 95 % stratified bootstrap intervals.",
-        "Bold: the interval lies above 0.5.",
+        "Probability that a run of the row's algorithm beats one of the column's on a random dataset",
+        f"({measure.words(selection)}), 95 % stratified bootstrap interval; bold: above 0.5.",
         *captions.few_seeds(min(map(len, matrices.values()))),
         *selection.notes,
     ]
@@ -235,9 +232,8 @@ def budget_table(selection: Selection, measure: Measure) -> Table:
         ]
         rows.append((Cell(names[dataset]), Cell(str(minutes)), Cell(shown), *cells))
     parts = [
-        f"{measure.metric.capitalize()} of the last evaluation within the given minutes of training on one",
-        f"core ({selection.clock}, evaluations excluded); {captions.SPREAD}. Best and bold: highest mean.",
-        "‡: training had ended before. —: no evaluation yet.",
+        f"Last {measure.metric} within that many minutes of training on one core ({selection.clock}, without",
+        f"evaluations); {captions.SPREAD}. Bold: highest mean. ‡: training had ended. —: no evaluation yet.",
         *captions.marks(selection),
         *selection.notes,
     ]

@@ -59,17 +59,18 @@ def for_datasets(selection: Selection) -> pd.DataFrame:
     A rebuilt medium-replay set has none: D4RL's is one training run's buffer and cannot be rebuilt.
     """
     runs = selection.datasets.reset_index(drop=True)
-    labels = {label.removesuffix(SCRIPT): label for label in selection.labels.values()}
+    ours = [(label.removesuffix(SCRIPT), label) for label in selection.labels.values()]
+    labels = pd.DataFrame(ours, columns=["label", "our_label"])
     found = discrete().merge(runs[["dataset"]], on="dataset")
     d4rl = runs[[_has_published_scores(run) for run in runs.to_dict("records")]]
     if len(d4rl):
         split = d4rl["dataset_d4rl_id"].str.rpartition("-")
-        ours = pd.DataFrame({"ours": d4rl["dataset"], "dataset": split[0], "our_version": split[2]})
-        scores = locomotion().merge(ours, on="dataset")
+        names = pd.DataFrame({"ours": d4rl["dataset"], "dataset": split[0], "our_version": split[2]})
+        scores = locomotion().merge(names, on="dataset")
         scores = scores[scores["version"].isna() | (scores["version"] == scores["our_version"])]
         found = pd.concat([found, scores.assign(dataset=scores["ours"])[COLUMNS]], ignore_index=True)
-    found = found[found["label"].isin(labels)]
-    return found.assign(label=found["label"].map(labels))
+    found = found.merge(labels, on="label")
+    return found.assign(label=found["our_label"])[COLUMNS]
 
 
 def _has_published_scores(run: dict) -> bool:

@@ -56,7 +56,7 @@ def table(selection: Selection, measure: Measure = LAST_SCORE, layout: Layout = 
 
     return Table(
         selection.experiment.name,
-        _caption(selection, measure, bool(totals), bool(rising), is_usual_score),
+        _caption(selection, measure, bool(totals), bool(rising)),
         (_title(layout), *(headings.get(column, column) for column in columns)),
         tuple(row_of(name, "") for name in rows),
         long.drop(columns=["row", "column", "bold"]),
@@ -186,25 +186,19 @@ def _title(layout: Layout) -> str:
     return layout.rows if layout.columns in AXES else f"{layout.rows} \\ {layout.columns}"
 
 
-def _caption(
-    selection: Selection, measure: Measure, with_totals: bool, with_rising: bool, with_published: bool
-) -> str:
+def _caption(selection: Selection, measure: Measure, with_totals: bool, with_rising: bool) -> str:
     what = "Normalised score (0 random, 100 expert)" if measure.metric == "score" else measure.metric
     parts = [f"{what}: {measure.words(selection)}; {captions.SPREAD}.", *captions.marks(selection)]
     if with_rising:
         parts.append(
-            f"{RISING}: still rising at the end (the mean of the last quarter of evaluations exceeds that of "
-            f"the quarter before by more than {RISE:g} points, or by more than the std over seeds and "
-            f"{SMALLEST_RISE:g} point)."
+            f"{RISING}: still rising (the last quarter of evaluations exceeds the quarter before by {RISE:g} "
+            f"points, or by {SMALLEST_RISE:g} point and the std over seeds)."
         )
     if with_totals:
-        of = "" if selection.comparable else " of one source"
-        parts.append(f"Total: sum over the datasets{of} per seed, {captions.SPREAD}.")
+        parts.append("Total: sum per seed." if selection.comparable else "Total: sum per seed and source.")
     if measure.direction:
         parts.append(statistics.BOLD_RULE)
-    if with_published:
-        parts.append(published.caption(published.for_datasets(selection).query("metric == 'score'")))
-    return " ".join(filter(None, [*parts, *selection.notes]))
+    return " ".join([*parts, *selection.notes])
 
 
 def axis(lines: pd.DataFrame, name: str) -> pd.Series:
@@ -264,9 +258,8 @@ def statistics_table(selection: Selection, measure: Measure) -> Table:
         rows.append((Cell(label), Cell(f"{scores.shape[0]} × {scores.shape[1]}"), *map(Cell, texts)))
         lines += [{"algorithm": label, "statistic": name, **e._asdict()} for name, e in estimates.items()]
     parts = [
-        f"Scores over all datasets ({measure.words(selection)}), with 95 % stratified bootstrap intervals.",
-        "IQM: mean of the middle half of all runs.",
-        f"Optimality gap: mean shortfall from {statistics.GOAL:g}; less is better.",
+        f"Scores over all datasets ({measure.words(selection)}), 95 % stratified bootstrap intervals.",
+        f"IQM: interquartile mean. Optimality gap: mean shortfall from {statistics.GOAL:g}; less is better.",
         *captions.few_seeds(min(map(len, matrices.values()))),
         *selection.notes,
     ]

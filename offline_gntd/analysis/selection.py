@@ -269,7 +269,7 @@ def refuse_incomparable(runs: pd.DataFrame, allow_mixed_data: bool = False) -> N
 def mixed_data_notes(runs: pd.DataFrame) -> list[str]:
     """Sentences for the caption: in what the datasets differ."""
     return [
-        f"MIXED DATA: the datasets differ in {what} ({', '.join(map(str, group[column].unique()))})."
+        f"MIXED DATA: {what} ({', '.join(map(str, group[column].unique()))})."
         for group, column, what in _differing_data(runs)
     ]
 

@@ -111,7 +111,8 @@ def to_markdown(table: Table) -> str:
 
 
 def _markdown_cells(row: Row) -> list[str]:
-    return [f"**{cell.text}**" if cell.bold else cell.text.replace("|", "\\|") for cell in row]
+    texts = [cell.text.replace("|", "\\|") for cell in row]
+    return [f"**{text}**" if cell.bold else text for cell, text in zip(row, texts, strict=True)]
 
 
 def to_latex(table: Table) -> str:

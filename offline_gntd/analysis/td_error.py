@@ -27,6 +27,7 @@ VERDICTS = ("better", "worse", "unclear", "missing")
 
 def table(selection: Selection, measure: Measure) -> Table:
     """One row per dataset and algorithm; errors and returns are those of the last evaluation."""
+    _require_threshold(selection)
     seeds = per_seed(selection)
     long = summary(selection, seeds)
     rows = []
@@ -57,6 +58,11 @@ def table(selection: Selection, measure: Measure) -> Table:
         selection.missing,
         protocol=captions.protocol(selection),
     )
+
+
+def _require_threshold(selection: Selection) -> None:
+    if not selection.runs["env_id"].isin(THRESHOLDS).any():
+        raise UserError(f"this kind of table needs runs on {' or '.join(THRESHOLDS)}")
 
 
 def per_seed(selection: Selection) -> pd.DataFrame:
@@ -117,11 +123,9 @@ def claims(selection: Selection, measure: Measure) -> Table:
     """Each Gauss-Newton algorithm against its baseline, by dataset and measure, beside the paper's claim."""
     labels = list(selection.labels.values())
     pairs = [(label, baseline_of(label)) for label in labels if baseline_of(label) in {*labels} - {label}]
-    if not pairs or not selection.runs["env_id"].isin(THRESHOLDS).any():
-        raise UserError(
-            f"{selection.experiment.name} has no Gauss-Newton algorithm and its baseline (GNTD and TD, GNDQN "
-            f"and DQN) on {' or '.join(THRESHOLDS)}"
-        )
+    _require_threshold(selection)
+    if not pairs:
+        raise UserError(f"{selection.experiment.name} has neither GNTD and TD nor GNDQN and DQN")
     seeds, lines = per_seed(selection), []
     paper = summary(selection, seeds).set_index(["dataset", "label"])
     for dataset in selection.experiment.dataset_names():
@@ -251,12 +255,11 @@ def _claims_caption(selection: Selection, long: pd.DataFrame) -> str:
     ]
     parts = [
         f"Verdicts: {'; '.join(counts)}.",
-        "Difference of mean returns, otherwise ratio of means, with a 95 % bootstrap interval over seeds;",
-        "unclear: the interval contains 0 or 1.",
+        "Difference of returns or ratio of means, 95 % bootstrap interval over seeds; unclear: contains 0",
+        "or 1.",
         f"Threshold: {_thresholds(selection)}; a seed that never reaches it counts with its run's length (≥",
         "and k/n seeds).",
         *captions.few_seeds(selection.experiment.seeds),
-        "Paper: its statement, with its ratio where Table 1 has numbers.",
         *selection.notes,
     ]
     return " ".join(parts)
@@ -264,13 +267,12 @@ def _claims_caption(selection: Selection, long: pd.DataFrame) -> str:
 
 def _caption(selection: Selection) -> str:
     parts = [
-        "TD error: mean over all rows after training; as the authors logged it (absolute, against the target",
-        "network), absolute and squared with the online network on both sides.",
+        "TD error: mean over all rows after training, absolute against the target network (as the authors",
+        "logged it), absolute and squared with the online network.",
         f"Threshold: first evaluation {_thresholds(selection)}; updates and {selection.clock} of training:",
         f"means over the seeds that reach it; others: {captions.SPREAD}.",
         *captions.marks(selection),
         statistics.BOLD_RULE,
-        "Updates and seconds are compared among the algorithms with the most seeds at the threshold.",
         *selection.notes,
     ]
     return " ".join(parts)

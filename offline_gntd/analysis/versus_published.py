@@ -90,12 +90,10 @@ def _caption(selection: Selection, measure: Measure, found: pd.DataFrame, long: 
     ]
     scored = found["metric"].eq("score").any()
     parts = [
-        f"Our mean over seeds with its 95 % bootstrap interval, which contains {', '.join(counts)} of the",
-        "published numbers.",
+        f"95 % bootstrap intervals over seeds contain {', '.join(counts)} published numbers.",
         *captions.few_seeds(int(long["seeds"].max())),
         *([f"Our score: {measure.words(selection)}."] if scored else []),
         published.caption(found),
-        *(["Published scores are for genuine D4RL data."] if scored else []),
         *(published.inconsistencies() if scored else []),
         *selection.notes,
     ]

@@ -1,8 +1,9 @@
 """The command `offline-gntd`.
 
-Exit codes: 0 done; 1 runs failed, a table is incomplete, a check found faults; 2 bad usage; 130 interrupted.
+Exit codes: 0 done; 1 runs failed, a table is incomplete, or a check found errors; 2 bad input or damaged
+files; 130 interrupted.
 
-The layers are imported inside the commands that need them, so that --help does not wait for torch.
+Commands import the layers they need when they are called, so that --help does not import torch.
 """
 
 import argparse
@@ -18,14 +19,14 @@ from offline_gntd.errors import UserError, shortened
 
 
 class Parser(argparse.ArgumentParser):
-    """One that says what is wrong in a line."""
+    """Reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see: {self.prog} --help\n")
 
 
 class Command(Parser):
-    """Any command: all take the user's own files."""
+    """A command; all commands accept --import."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -34,9 +35,9 @@ class Command(Parser):
             dest="imports",
             action="append",
             type=Path,
-            default=argparse.SUPPRESS,  # a verb must not undo what its command was given
+            default=argparse.SUPPRESS,  # so that a subcommand does not reset the value of its command
             metavar="FILE",
-            help="a Python file of yours with PRESETS or DATASETS",
+            help="a Python file that defines PRESETS or DATASETS",
         )
 
 
@@ -44,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="offline-gntd",
         description="Offline-RL benchmarks around Gauss-Newton temporal-difference learning.",
-        epilog="datasets/, results/ and analysis/ are kept in $OFFLINE_GNTD_HOME (default: this folder).",
+        epilog="datasets/, results/ and analysis/ are in $OFFLINE_GNTD_HOME (default: the current folder).",
     )
     top.add_argument("--version", action="version", version=f"offline-gntd {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Command)

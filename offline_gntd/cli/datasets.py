@@ -157,11 +157,11 @@ def build(args: argparse.Namespace) -> None:
 
 def _check_options(args: argparse.Namespace, discrete: list[str], mujoco: list[str]) -> None:
     """Raise UserError for options that apply to none of the named datasets, or to two kinds differently."""
-    from offline_gntd.collection.splits import SPLITS
+    from offline_gntd.collection.splits import LOCAL_SPLITS
     from offline_gntd.datasets import built_datasets
     from offline_gntd.errors import UserError
 
-    trained = any(SPLITS[name].trained for name in mujoco)
+    trained = any(LOCAL_SPLITS[name].trained for name in mujoco)
     for option in MUJOCO_OPTIONS:
         needed = trained if option in TRAINING_OPTIONS else mujoco
         if getattr(args, option) is not None and not needed:

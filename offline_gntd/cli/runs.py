@@ -7,87 +7,25 @@ import re
 import sys
 from pathlib import Path
 
-OF_THEORY = ("command", "handler", "experiment", "imports", "workers", "rerun_stale", "dry_run")
+THEORY_OPTIONS = ("command", "handler", "experiment", "imports", "workers", "rerun_stale", "dry_run")
+RETRIES = 2
 
 
 def add_commands(commands) -> None:
     command = commands.add_parser("quickstart", help="build a small dataset, train on it, show the table")
     command.set_defaults(handler=quickstart)
 
-    command = commands.add_parser("algorithms", help="the presets and their fields")
-    command.add_argument("name", nargs="?", metavar="ALGORITHM", help="show this one's fields")
+    command = commands.add_parser("algorithms", help="list the presets, or the fields of one")
+    command.add_argument("name", nargs="?", metavar="ALGORITHM", help="show the fields of this preset")
     command.set_defaults(handler=algorithms)
 
-    command = commands.add_parser("run", help="run an experiment's grid; finished runs are skipped")
-    command.add_argument(
-        "experiment", metavar="EXPERIMENT", help="table1, table2, figure1, theory, your name, or a .toml file"
-    )
-    command.add_argument("--algorithms", nargs="+", metavar="A")
-    command.add_argument(
-        "--datasets", nargs="+", metavar="D", help="names or files; environments where batches are collected"
-    )
-    command.add_argument(
-        "--version", metavar="V", help="table2's data: v0 (default), v2, or local for sets built here"
-    )
-    command.add_argument("--seeds", type=int, metavar="N", help="seeds 0 … N−1")
-    command.add_argument("--steps", type=int, metavar="N", help="updates, or batches collected, per run")
-    command.add_argument("--evaluate-every", type=int, metavar="N", help="updates between evaluations")
-    command.add_argument("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation")
-    command.add_argument(
-        "--seeds-per-process",
-        type=int,
-        metavar="N",
-        help="seeds trained together in one process (default: the experiment's; on a GPU all)",
-    )
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="settings",
-        metavar="FIELD=VALUE[,VALUE…]",
-        help="set a field of every algorithm; several values are variants, each a column of its own",
-    )
-    command.add_argument(
-        "--workers", type=int, metavar="W", help="runs at a time, of one thread each (default: one per core)"
-    )
-    command.add_argument(
-        "--engine", choices=("local", "ray", "slurm"), default="local", help="where to run (default local)"
-    )
-    command.add_argument("--address", metavar="A", help="of a Ray cluster: auto, ray://host:port, …")
-    command.add_argument(
-        "--slurm",
-        nargs="+",
-        default=[],
-        metavar="NAME=VALUE",
-        help="of its jobs: partition=… time=MINUTES mem=8GB …",
-    )
-    command.add_argument("--device", default="cpu", metavar="D", help="cpu (default) or cuda")
-    command.add_argument(
-        "--checkpoint-seconds",
-        type=float,
-        metavar="S",
-        help="time between checkpoints (default: so that they take half a percent of a run's time)",
-    )
-    command.add_argument(
-        "--retries", type=int, default=2, metavar="N", help="further attempts at a run that fails (default 2)"
-    )
-    command.add_argument(
-        "--rerun-stale",
-        action="store_true",
-        help="run again what was finished with other settings, data or a larger number of steps",
-    )
-    command.add_argument("--tensorboard", action="store_true", help="log there too, in the runs' folders")
-    command.add_argument(
-        "--wandb", action="store_true", help="log there too; WANDB_MODE=offline keeps it here"
-    )
-    command.add_argument(
-        "--dry-run", action="store_true", help="say what would be run, and how long it would take"
-    )
-    command.set_defaults(handler=run)
+    _add_run(commands)
 
-    command = commands.add_parser("status", help="how far grids are, from their files, wherever they run")
-    command.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="one, run by run (default: all)")
-    command.add_argument("--json", action="store_true", help="for a program to read")
+    command = commands.add_parser("status", help="show the progress of experiments, wherever they run")
+    command.add_argument(
+        "experiment", nargs="?", metavar="EXPERIMENT", help="show every run of it (default: all experiments)"
+    )
+    command.add_argument("--json", action="store_true", help="machine-readable output")
     command.add_argument(
         "--verify",
         action="store_true",
@@ -95,22 +33,101 @@ def add_commands(commands) -> None:
     )
     command.set_defaults(handler=status)
 
-    command = commands.add_parser("evaluate", help="score a run's stored policy again")
+    command = commands.add_parser("evaluate", help="evaluate the stored policy of a run again")
     command.add_argument(
         "run", metavar="RUN", help="a run's folder: results/EXPERIMENT/DATASET/ALGORITHM/seed-N"
     )
-    command.add_argument("--episodes", type=int, metavar="N", help="other than the run's own number")
+    command.add_argument("--episodes", type=int, metavar="N", help="number of episodes (default: the run's)")
     command.set_defaults(handler=evaluate)
 
-    command = commands.add_parser(
-        "export", help="write an experiment's results to results/ as a few CSV files"
-    )
+    command = commands.add_parser("export", help="write the results of an experiment as CSV files")
     command.add_argument("experiment", metavar="EXPERIMENT")
     command.set_defaults(handler=export)
 
 
+def _add_run(commands) -> None:
+    command = commands.add_parser(
+        "run",
+        help="run an experiment; finished runs are skipped",
+        epilog="A default in brackets is that of a new experiment; others have their own values.",
+    )
+    command.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        help="table1, table2, figure1, theory, a new name, or a .toml file",
+    )
+    command.add_argument(
+        "--algorithms", nargs="+", metavar="A", help="presets, such as gntd or td3_bc@alpha=1"
+    )
+    command.add_argument(
+        "--datasets", nargs="+", metavar="D", help="names or files; for online algorithms, environment ids"
+    )
+    command.add_argument("--version", metavar="V", help="data of table2: v0, v2 or local (default: v0)")
+    command.add_argument("--seeds", type=int, metavar="N", help="run the seeds 0 … N−1 [5]")
+    command.add_argument(
+        "--steps", type=int, metavar="N", help="updates per run; online, environment steps [20000]"
+    )
+    command.add_argument("--evaluate-every", type=int, metavar="N", help="steps between evaluations [500]")
+    command.add_argument("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation [20]")
+    command.add_argument(
+        "--seeds-per-process",
+        type=int,
+        metavar="N",
+        help="seeds trained together in one process [1; on a GPU all]",
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="FIELD=VALUE[,VALUE…]",
+        help="set a field of every algorithm; each of several values is a separate variant",
+    )
+    command.add_argument(
+        "--workers", type=int, metavar="W", help="runs at a time, one thread each (default: number of cores)"
+    )
+    command.add_argument(
+        "--engine", choices=("local", "ray", "slurm"), default="local", help="where to run (default: local)"
+    )
+    command.add_argument("--address", metavar="A", help="a Ray cluster: auto, ray://host:port, …")
+    command.add_argument(
+        "--slurm",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="parameters of Slurm jobs: partition=… time=MINUTES mem=8GB …",
+    )
+    command.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
+    command.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        metavar="S",
+        help="time between checkpoints (default: at least 10 s, and 0.5 %% of a run's time)",
+    )
+    command.add_argument(
+        "--retries",
+        type=int,
+        default=RETRIES,
+        metavar="N",
+        help="further attempts at a run that fails (default: 2)",
+    )
+    command.add_argument(
+        "--rerun-stale",
+        action="store_true",
+        help="run again what was finished with other settings, data or more steps",
+    )
+    command.add_argument("--tensorboard", action="store_true", help="write TensorBoard logs too")
+    command.add_argument(
+        "--wandb", action="store_true", help="log to W&B too; WANDB_MODE=offline writes files"
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="show what would be run and how long it would take"
+    )
+    command.set_defaults(handler=run)
+
+
 def quickstart(args: argparse.Namespace) -> int:
-    """All in a folder of its own, so that the repository stays as it was."""
+    """Write everything to the folder quickstart/, unless OFFLINE_GNTD_HOME is set."""
     os.environ.setdefault("OFFLINE_GNTD_HOME", "quickstart")
     from offline_gntd import processes
     from offline_gntd.analysis import render
@@ -154,7 +171,7 @@ def run(args: argparse.Namespace) -> int:
     grid.check(args.workers, options, args.retries, args.engine)
     if args.dry_run:
         return _dry_run(experiment, args)
-    outcome = grid.run(
+    result = grid.run(
         experiment,
         workers=args.workers,
         options=options,
@@ -164,54 +181,56 @@ def run(args: argparse.Namespace) -> int:
         **settings,
     )
     counts = {
-        "done": outcome.done,
-        "diverged": outcome.diverged,
-        "done by another grid": outcome.done_elsewhere,
-        "finished before": outcome.finished_before,
-        "failed": outcome.failed,
-        "stale": outcome.stale,
+        "done": result.done,
+        "diverged": result.diverged,
+        "done by another process": result.done_elsewhere,
+        "finished before": result.finished_before,
+        "failed": result.failed,
+        "stale": result.stale,
     }
-    done = ", ".join(f"{len(cells)} {state}" for state, cells in counts.items() if cells) or "nothing done"
-    print(f"{experiment.name}: {done}")
-    if outcome.stale:
+    summary = ", ".join(f"{len(cells)} {state}" for state, cells in counts.items() if cells)
+    print(f"{experiment.name}: {summary or 'nothing done'}")
+    if result.stale:
         print(
-            f"stale: finished with other settings, data or steps, e.g. {outcome.stale[0]}; "
+            f"stale: finished with other settings, data or steps, e.g. {result.stale[0]}; "
             "--rerun-stale runs them again",
             file=sys.stderr,
         )
-    if outcome.stopped:
-        print(f"stopped ({outcome.stopped}); the same command goes on from the checkpoints", file=sys.stderr)
-    if outcome.all_diverged:
+    if result.stopped:
+        print(f"stopped ({result.stopped}); the same command resumes the runs", file=sys.stderr)
+    if result.all_diverged:
         print(f"{experiment.name}: every run diverged; lower the learning rate or see: offline-gntd status")
-    return 0 if outcome.complete else 1
+    return 0 if result.complete else 1
 
 
 def _run_theory(args: argparse.Namespace) -> int:
-    """Not a grid of runs but a list of measurements, all of whose settings are its own."""
+    """Run the measurements of the theorems, which take none of a grid's settings."""
     from offline_gntd.errors import UserError
     from offline_gntd.theory import runner
 
     for name, value in vars(args).items():
-        if name not in OF_THEORY and value not in (None, False, [], "cpu", "local", 2):
+        if name not in THEORY_OPTIONS and value not in (None, False, [], "cpu", "local", RETRIES):
             option = {"settings": "set"}.get(name, name.replace("_", "-"))
-            raise UserError(f"--{option} is of a grid; theory takes --workers, --rerun-stale and --dry-run")
+            raise UserError(
+                f"--{option} does not apply to theory, which takes --workers, --rerun-stale and --dry-run"
+            )
     if args.dry_run:
         names = set(runner.measurements())
         done = set() if args.rerun_stale else names & runner.finished()
         print(f"{len(names - done)} to measure, {len(done)} finished")
         return 0
-    made, before = runner.run(args.workers, args.rerun_stale)
-    print(f"{made} measured, {before} finished before")
+    measured, finished = runner.run(args.workers, args.rerun_stale)
+    print(f"{measured} measured, {finished} finished before")
     return 0
 
 
 def _dry_run(experiment, args: argparse.Namespace) -> int:
-    from offline_gntd.experiments import preview
+    from offline_gntd.experiments import planning
 
     workers = os.cpu_count() or 1 if args.workers is None else args.workers
-    made = preview.preview(experiment, workers, args.rerun_stale)
-    print(made.text())
-    return 1 if made.plan.missing else 0
+    preview = planning.preview(experiment, workers, args.rerun_stale)
+    print(preview.text())
+    return 1 if preview.plan.missing else 0
 
 
 def _engine_settings(args: argparse.Namespace) -> dict:
@@ -219,7 +238,7 @@ def _engine_settings(args: argparse.Namespace) -> dict:
 
     for option, engine in (("address", "ray"), ("slurm", "slurm")):
         if getattr(args, option) and args.engine != engine:
-            raise UserError(f"--{option} is of --engine {engine}, not of {args.engine}")
+            raise UserError(f"--{option} applies to --engine {engine}, not to --engine {args.engine}")
     if args.engine == "ray":
         return {"address": args.address}
     if args.engine == "slurm":
@@ -268,12 +287,12 @@ def status(args: argparse.Namespace) -> int:
 
 def evaluate(args: argparse.Namespace) -> int:
     from offline_gntd import processes
-    from offline_gntd.experiments import stored_policy
+    from offline_gntd.experiments.run import evaluate_stored
 
     processes.prepare()
-    outcome = stored_policy.evaluate(Path(args.run), args.episodes)
-    print(f"{args.run}, step {outcome.step}: {outcome.text()}")
-    return 0 if outcome.reproduced in (True, None) else 1
+    evaluation = evaluate_stored(Path(args.run), args.episodes)
+    print(f"{args.run}, step {evaluation.step}: {evaluation.text()}")
+    return 0 if evaluation.reproduced in (True, None) else 1
 
 
 def export(args: argparse.Namespace) -> None:
@@ -302,7 +321,7 @@ def _device(name: str) -> str:
 
 
 def _experiment(args: argparse.Namespace):
-    """The experiment the arguments describe: one that is known, changed by options, or a new one."""
+    """The experiment of the arguments: a known one, changed by options, or a new one."""
     import dataclasses
 
     from offline_gntd.errors import UserError, unknown
@@ -311,7 +330,7 @@ def _experiment(args: argparse.Namespace):
 
     if args.version is not None:
         if args.experiment != "table2":
-            raise UserError(f"--version is of table2 alone, not of {args.experiment}")
+            raise UserError(f"--version applies only to table2, not to {args.experiment}")
         if args.version not in definitions.VERSIONS:
             raise unknown("version", args.version, definitions.VERSIONS)
         base = BUILT_IN[definitions.table2_name(args.version)]
@@ -325,31 +344,31 @@ def _experiment(args: argparse.Namespace):
         try:
             base = definitions.find(args.experiment)
         except UserError as error:
-            raise UserError(f"{error} A new one takes --algorithms … --datasets …") from error
+            raise UserError(f"{error} A new experiment needs --algorithms … --datasets …") from error
     fields = {field.name for field in dataclasses.fields(Protocol)}
     protocol = {name: value for name, value in vars(args).items() if name in fields and value is not None}
     seeds = base.seeds if args.seeds is None else args.seeds
     if args.device != "cpu":
-        protocol.setdefault("seeds_per_process", seeds)  # one process has it all to itself
+        protocol.setdefault("seeds_per_process", seeds)  # one process uses the whole GPU
     algorithms = tuple(args.algorithms or base.algorithms)
     if not algorithms or not (args.datasets or base.datasets):
-        raise UserError(f"{base.name} names no algorithms or no datasets; add --algorithms … --datasets …")
+        raise UserError(f"{base.name} has no algorithms or no datasets; add --algorithms … --datasets …")
     return dataclasses.replace(
         base,
         datasets=tuple(args.datasets or base.datasets),
-        algorithms=(chosen := _variants(algorithms, args.settings)),
+        algorithms=(variants := _variants(algorithms, args.settings)),
         seeds=seeds,
         protocol=dataclasses.replace(base.protocol, **protocol),
         algorithm_steps={
             name: steps
             for name, steps in base.algorithm_steps.items()
-            if args.steps is None and name in chosen
+            if args.steps is None and name in variants
         },
     ).canonical()
 
 
 def _variants(algorithms: tuple[str, ...], settings: list[str]) -> tuple[str, ...]:
-    """`gntd` with --set kfac.damping=1,2 is gntd@kfac.damping=1 and gntd@kfac.damping=2."""
+    """gntd with --set kfac.damping=1,2 gives gntd@kfac.damping=1 and gntd@kfac.damping=2."""
     from offline_gntd.errors import UserError
 
     choices = []

@@ -16,7 +16,7 @@ from offline_gntd import processes
 from offline_gntd.collection import discrete, splits
 from offline_gntd.collection.discrete import ReplaySettings
 from offline_gntd.collection.online import measure_rate
-from offline_gntd.collection.splits import SIZES, SPLITS, BuildSpec, Size
+from offline_gntd.collection.splits import LOCAL_SPLITS, SIZES, BuildSpec, Size
 from offline_gntd.collection.training import OnlineTraining, measure
 from offline_gntd.collection.vector_collector import VectorCollector
 from offline_gntd.datasets import built_datasets
@@ -111,7 +111,7 @@ def build_splits(
         raise UserError(f"--checkpoint-seconds must be at least 0, not {checkpoint_seconds:g}")
     missing: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        split = SPLITS[name]
+        split = LOCAL_SPLITS[name]
         spec = BuildSpec(split.body, size, seed)
         if split.trained:
             size.training.check()
@@ -156,7 +156,7 @@ def _build_body(
 ) -> None:
     processes.prepare()  # in the main process too: rounding may depend on the number of threads
     total = len(splits.policies_of(names)) * spec.size.rolled_out
-    if any(SPLITS[name].trained for name in names):
+    if any(LOCAL_SPLITS[name].trained for name in names):
         total += spec.size.training.steps
     style = {"desc": spec.body, "unit": "step", "unit_scale": True, "position": position, "disable": quiet}
     with tqdm(total=total, **style) as bar:

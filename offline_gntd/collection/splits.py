@@ -22,7 +22,7 @@ from torch import Tensor
 from offline_gntd.collection.training import OnlineTraining, Snapshot, TrainingSettings
 from offline_gntd.collection.vector_collector import RolloutBuffer, roll_out
 from offline_gntd.configuration import to_dict
-from offline_gntd.datasets import built_datasets
+from offline_gntd.datasets import built_datasets, catalogue
 from offline_gntd.errors import UserError
 from offline_gntd.locomotion import LOCOMOTION
 from offline_gntd.nn.noise import uniform
@@ -78,8 +78,8 @@ class Split:
         return size.mixed_transitions if self.name == "medium-expert" else size.transitions
 
 
-SPLITS = {
-    f"{body}-{split}-local": Split(body, split) for body in LOCOMOTION for split in built_datasets.SPLITS
+LOCAL_SPLITS = {
+    f"{body}-{split}-local": Split(body, split) for body in LOCOMOTION for split in catalogue.SPLITS
 }
 
 
@@ -209,7 +209,7 @@ def rollout_file(policy: str, spec: BuildSpec, training: OnlineTraining) -> Path
 
 def policies_of(names: Sequence[str]) -> set[str]:
     """The policies that the named splits are rolled out from."""
-    return {policy for name in names for policy in POLICIES.get(SPLITS[name].name, ())}
+    return {policy for name in names for policy in POLICIES.get(LOCAL_SPLITS[name].name, ())}
 
 
 def expert(snapshots: Sequence[Snapshot]) -> Snapshot:
@@ -234,7 +234,7 @@ def build_body(
 
     announce  called before any work with the training, or None if no training is needed
     """
-    trained = [name for name in names if SPLITS[name].trained]
+    trained = [name for name in names if LOCAL_SPLITS[name].trained]
     training = None
     if trained:
         training = OnlineTraining(spec.task, spec.size.training, spec.seed)
@@ -262,7 +262,7 @@ def _train(training: OnlineTraining, report: Report, checkpoint_seconds: float) 
 
 def _store(policies: TrainedPolicies, names: Sequence[str]) -> None:
     for name in names:
-        split, spec = SPLITS[name], policies.spec
+        split, spec = LOCAL_SPLITS[name], policies.spec
         policies.report(f"writing {split.name}", 0)
         rows, ends = policies.rows(split.name)
         provenance: dict[str, Any] = {"level": policies.describe(split.name), "versions": installed()}

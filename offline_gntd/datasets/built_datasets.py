@@ -24,7 +24,6 @@ DISCRETE_TASKS = {  # reference returns measured by benchmarks/references.py
     "cartpole": Task("CartPole-v1", 4, 2, True, 22.5, 500.0, "random: 2,000 episodes; expert: the limit"),
     "acrobot": Task("Acrobot-v1", 6, 3, True, -498.7, -84.6, "random: 2,000 episodes; expert: converged DQN"),
 }
-SPLITS = ("random", "medium", "medium-replay", "medium-expert", "expert", "full-replay")
 FAMILIES = {  # one dataset per seed
     f"{environment}-{kind}{size}": task
     for environment, task in DISCRETE_TASKS.items()
@@ -35,7 +34,7 @@ MEMBER = re.compile(r"(.+)-s(0|[1-9][0-9]{0,18})")
 DEFAULT_SEEDS = 5  # members of a family that `datasets build` builds
 TASKS = {  # every name that can be built, except members of families
     **FAMILIES,
-    **{f"{body}-{split}-local": LOCOMOTION[body].task() for body in LOCOMOTION for split in SPLITS},
+    **{f"{body}-{split}-local": LOCOMOTION[body].task() for body in LOCOMOTION for split in catalogue.SPLITS},
 }
 FLAGS = ("transitions", "seed", "steps", "algorithm")  # options with their own command-line flag
 

@@ -16,7 +16,7 @@ from offline_gntd.experiments.record import read_object
 from offline_gntd.files import home, write_json
 
 if TYPE_CHECKING:
-    from offline_gntd.experiments.sources import Source
+    from offline_gntd.experiments.sources import DataSource
 
 MOST_SEEDS = 10_000
 LONGEST_NAME = 230  # bytes; a file system allows 255, and suffixes are added
@@ -24,12 +24,12 @@ LONGEST_NAME = 230  # bytes; a file system allows 255, and suffixes are added
 
 @dataclass(frozen=True)
 class Protocol:
-    """How every run of an experiment is trained and scored; a table never mixes two of them."""
+    """How every run of an experiment is trained and evaluated; a table never mixes two protocols."""
 
-    steps: int = 20_000  # updates; environment steps of an algorithm that learns online
+    steps: int = 20_000  # updates; for an online algorithm, environment steps
     evaluate_every: int = 500  # updates; the last step is always evaluated
     evaluate_episodes: int = 20
-    seeds_per_process: int = 1  # trained together, stacked, in one process
+    seeds_per_process: int = 1  # trained together in one process
 
     def __post_init__(self):
         for name, most in MOST.items():
@@ -48,11 +48,11 @@ MOST = {
 
 @dataclass(frozen=True)
 class TableView:
-    """How an experiment's table looks unless a command says otherwise."""
+    """The default table of an experiment."""
 
     kind: str = "scores"  # scores: datasets × algorithms | td_error: the paper's Table 1 | pairwise
     metric: str = "score"  # a column of the results
-    aggregate: str = "last"  # of a run's evaluations: last | best | final-N
+    aggregate: str = "last"  # over a run's evaluations: last | best | final-N
 
     def __post_init__(self):
         if self.kind not in TABLE_KINDS:
@@ -65,11 +65,11 @@ TABLE_KINDS = ("scores", "td_error", "pairwise")
 @dataclass(frozen=True)
 class Experiment:
     name: str
-    datasets: tuple[str, ...]  # names, or paths of files; environments of algorithms that learn online
+    datasets: tuple[str, ...]  # names or paths; environment ids for online algorithms
     algorithms: tuple[str, ...]
     seeds: int = 5
     protocol: Protocol = Protocol()
-    algorithm_steps: dict[str, int] = field(default_factory=dict)  # where they differ from the protocol's
+    algorithm_steps: dict[str, int] = field(default_factory=dict)  # where it differs from the protocol
     table: TableView = TableView()
 
     def __post_init__(self):
@@ -95,17 +95,18 @@ class Experiment:
                 f"{self.seeds} seeds cannot be divided into groups of {self.protocol.seeds_per_process}; "
                 "change --seeds or --seeds-per-process"
             )
-        for twice in {name for name in self.algorithms if self.algorithms.count(name) > 1}:
-            raise UserError(f"{twice} is named twice among the algorithms of {self.name}")
+        for repeated in {name for name in self.algorithms if self.algorithms.count(name) > 1}:
+            raise UserError(f"{repeated} is named twice among the algorithms of {self.name}")
         for name in set(self.algorithm_steps) - set(self.algorithms):
             raise unknown(f"algorithm in {self.name}", name, self.algorithms)
         names = self.dataset_names()
-        for twice in {name for name in names if names.count(name) > 1}:
-            raise UserError(f"two datasets of {self.name} would both be called {twice!r}; rename a file")
+        for repeated in {name for name in names if names.count(name) > 1}:
+            raise UserError(f"two datasets of {self.name} have the name {repeated!r}; rename a file")
 
     def canonical(self) -> "Experiment":
-        """With the algorithms' names in their one form. Raises UserError for an unknown algorithm or field,
-        which is why results are read without this: their algorithms may be in a file of the user's."""
+        """This experiment with canonical algorithm names. Raises UserError for an unknown algorithm or field.
+
+        Results are read without this, since their algorithms may be in a user's file that is not imported."""
         from offline_gntd.algorithms import canonical_name  # imports torch, which tables do not need
 
         names = {name: canonical_name(name) for name in self.algorithms}
@@ -177,10 +178,10 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
 
 
 def settings_hash(config: Any, protocol: Protocol, stack: int) -> str:
-    """Of everything that decides a run's numbers but its seed, its data and its length.
+    """The hash of everything that decides a run's numbers, except its seed, data and number of steps.
 
-    The length is left out, so that a longer run can continue a shorter one; settings that depend on it
-    (`within`) already contain it.
+    Without the number of steps, a longer run can continue a shorter one; settings that depend on it
+    (`within`) contain it.
     """
     return digest(
         {
@@ -196,14 +197,14 @@ class Cell:
     """The work of one process: an algorithm on a dataset for the seeds it trains together."""
 
     experiment: str
-    source: str  # what `load` takes: a name, or a file's path; an environment's id where it learns online
+    source: str  # a dataset's name or path; for an online algorithm, an environment id
     algorithm: str
     seeds: tuple[int, ...]
     protocol: Protocol
 
     @property
     def dataset(self) -> str:
-        """The name its results go by."""
+        """The name of the dataset in results."""
         return results_name(self.source)
 
     @property
@@ -218,8 +219,8 @@ class Cell:
 
         return is_online(self.config)
 
-    def sources(self) -> "tuple[Source, ...]":
-        """What it learns from, one per seed; raises DatasetNotFound if the data is not on this machine."""
+    def sources(self) -> "tuple[DataSource, ...]":
+        """Its dataset or environment, one per seed; raises DatasetNotFound if data is not on this machine."""
         from offline_gntd.experiments.sources import sources_of
 
         return sources_of(self.source, self.config, self.seeds)
@@ -240,21 +241,21 @@ class Cell:
 
 
 DISCRETE = ("td", "dqn", "gntd", "gndqn")
-PAPER = ("bc", "bcq", "cql", "td3_bc", "gntd3_bc")  # the paper's Table 2
+TABLE2 = ("bc", "bcq", "cql", "td3_bc", "gntd3_bc")
 BODIES = ("halfcheetah", "hopper", "walker2d")
 SPLITS = ("medium", "medium-replay", "medium-expert", "expert")
 MUJOCO = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Swimmer-v4")
 ONLINE = ("pg_td", "pg_gntd")
-VERSIONS = ("v0", "v2", "local")  # of table2's data: D4RL's, or built here
+VERSIONS = ("v0", "v2", "local")  # of the data of table2: D4RL's, or built here
 
 
 def table2_name(version: str) -> str:
-    """Versions of the data are separate experiments, so that no table mixes them."""
+    """Each version of the data is a separate experiment, so that no table mixes them."""
     return "table2" if version == VERSIONS[0] else f"table2-{version}"
 
 
 REPLAY_SETS = ("cartpole-replay", "cartpole-medium-replay", "acrobot-replay", "acrobot-medium-replay")
-AUTHORS_SETS = tuple(  # the authors' buffers: a link to gntd/buffers of their repository
+AUTHORS_SETS = tuple(  # the authors' buffers, linked from gntd/buffers of their repository
     f"datasets/authors/{env}_{SEED}_{split}"
     for env in ("CartPole-v1", "Acrobot-v1")
     for split in ("Replay", "Medium-Replay")
@@ -273,7 +274,7 @@ def _table1(name: str, datasets: tuple[str, ...], suffix: str = "") -> Experimen
 
 def _ablation_table1() -> Experiment:
     """DQN and GNDQN with one setting at a time, and with all, set back from the authors' to version 0.1's."""
-    both = ("hidden_dims=128x128", "batch_size=256", "tau=0.005")
+    both: tuple[str, ...] = ("hidden_dims=128x128", "batch_size=256", "tau=0.005")
     both += ("optimiser.max_grad_norm=none", "timeouts_terminal=false")
     kfac = ("kfac.factor_every=10@kfac.inverse_every=20", "kfac.start=batch", "kfac.average=P")
     variants = [
@@ -299,8 +300,8 @@ BUILT_IN = {
             protocol=Protocol(steps=1_500, evaluate_every=50, evaluate_episodes=10, seeds_per_process=3),
             table=TableView(kind="td_error"),
         ),
-        _table1("table1", REPLAY_SETS),  # the values that the paper states
-        _table1("table1-script", REPLAY_SETS, "_script"),  # those of the authors' run script
+        _table1("table1", REPLAY_SETS),  # the values stated in the paper
+        _table1("table1-script", REPLAY_SETS, "_script"),  # the values of the authors' run script
         _table1("table1-authors", AUTHORS_SETS),
         _table1("table1-authors-script", AUTHORS_SETS, "_script"),
         _ablation_table1(),
@@ -308,9 +309,9 @@ BUILT_IN = {
             Experiment(
                 table2_name(version),
                 tuple(f"{body}-{split}-{version}" for split in SPLITS for body in BODIES),
-                PAPER,
+                TABLE2,
                 protocol=Protocol(steps=1_000_000, evaluate_every=5_000, evaluate_episodes=10),
-                table=TableView(aggregate="final-10"),  # as the paper's
+                table=TableView(aggregate="final-10"),  # as in the paper
             )
             for version in VERSIONS
         ),
@@ -335,16 +336,16 @@ def exported_path(name: str) -> Path:
 
 
 def find(name: str) -> Experiment:
-    """An experiment as it was last run here, else as its exported results were run, else as built in."""
-    if found := _stored(name):
-        return found
+    """An experiment as last run here, or as exported, or as built in; raises UserError for other names."""
+    if stored := _stored(name):
+        return stored
     if name in BUILT_IN:
         return BUILT_IN[name]
     raise unknown("experiment", name, {*with_results(), *BUILT_IN})
 
 
 def with_results() -> list[str]:
-    """The experiments that were run here or have exported results, the built-in ones first."""
+    """The names of experiments with runs or exported results, built-in experiments first."""
     folder = home() / "results"
     names = {path.parent.name for path in folder.glob("*/experiment.json")}
     names |= {path.name.removesuffix(".runs.csv") for path in folder.glob("*.runs.csv")}
@@ -352,8 +353,9 @@ def with_results() -> list[str]:
 
 
 def from_file(path: Path) -> Experiment:
-    """A TOML file: datasets, algorithms, seeds, and the tables protocol, algorithm_steps and table; its name
-    is the file's unless it gives one."""
+    """Read a TOML file with datasets, algorithms, seeds, and the tables protocol, algorithm_steps and table.
+
+    The default name is that of the file."""
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # TOML's and Unicode's errors are ValueErrors
@@ -364,10 +366,10 @@ def from_file(path: Path) -> Experiment:
 
 
 def store(experiment: Experiment) -> None:
-    """Record what was asked for, so that a table knows which runs are missing.
+    """Write experiment.json, so that a table knows which runs are missing.
 
     An experiment may be run in parts: if the evaluations are the same, its datasets, algorithms and seeds are
-    added to those of before, and an algorithm has the number of steps it was last run with.
+    added to the stored ones, and an algorithm has the number of steps it was last run with.
     """
     if _merged(experiment) != _stored(experiment.name):
         with Lock([stored_path(experiment.name).parent], wait=True):
@@ -380,19 +382,19 @@ def _merged(experiment: Experiment) -> Experiment:
         experiment.protocol
     ):
         return experiment
-    # by their names: a file may be in another folder than before
+    # by name, since a file may have been moved
     sources = dict(zip(before.dataset_names(), before.datasets, strict=True))
     sources |= zip(experiment.dataset_names(), experiment.datasets, strict=True)
     steps = {name: before.protocol_of(name).steps for name in before.algorithms}
     steps |= {name: experiment.protocol_of(name).steps for name in experiment.algorithms}
-    most = max(steps.values())
+    longest = max(steps.values())
     return dataclasses.replace(
         experiment,
         datasets=tuple(sources.values()),
         algorithms=tuple(steps),
         seeds=max(before.seeds, experiment.seeds),
-        protocol=dataclasses.replace(experiment.protocol, steps=most),
-        algorithm_steps={name: number for name, number in steps.items() if number != most},
+        protocol=dataclasses.replace(experiment.protocol, steps=longest),
+        algorithm_steps={name: number for name, number in steps.items() if number != longest},
     )
 
 

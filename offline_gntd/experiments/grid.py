@@ -1,6 +1,6 @@
-"""All the runs of an experiment.
+"""All runs of an experiment.
 
-What is finished is not run again, what fails is tried again, what another grid has in hand is waited for.
+Finished runs are skipped, failed runs are tried again, and runs locked by another process are waited for.
 """
 
 import contextlib
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import definitions, planning, rates, trackers
+from offline_gntd.experiments import definitions, planning, trackers
 from offline_gntd.experiments.definitions import Cell, Experiment
-from offline_gntd.experiments.display import Display, display
-from offline_gntd.experiments.engines import Engine, engine, require_engine
-from offline_gntd.experiments.forecast import Forecast
-from offline_gntd.experiments.job import Ending, Options, Progress, log_of, record_death
+from offline_gntd.experiments.display import Display, open_display
+from offline_gntd.experiments.engines import Engine, open_engine, require_engine
+from offline_gntd.experiments.estimates import Forecast, Rates, known_rates, last_checkpoint
+from offline_gntd.experiments.job import JobResult, Options, Progress, log_path, record_lost_job
 from offline_gntd.experiments.lock import Watch
 from offline_gntd.files import require_writable
 
@@ -28,16 +28,16 @@ DEFAULTS = Options()
 
 
 @dataclass
-class Outcome:
+class GridResult:
     """What became of the cells of a grid."""
 
     finished_before: list[Cell] = field(default_factory=list)
     stale: list[Cell] = field(default_factory=list)
     done: list[Cell] = field(default_factory=list)
     diverged: list[Cell] = field(default_factory=list)  # in all their seeds
-    done_elsewhere: list[Cell] = field(default_factory=list)  # by another grid, meanwhile
+    done_elsewhere: list[Cell] = field(default_factory=list)  # by another process, meanwhile
     failed: list[Cell] = field(default_factory=list)
-    stopped: str = ""  # why, if it was
+    stopped: str = ""  # the reason, if the grid was stopped
 
     @property
     def complete(self) -> bool:
@@ -46,8 +46,8 @@ class Outcome:
     @property
     def all_diverged(self) -> bool:
         """Whether there are finished runs and all of them diverged, in this grid or before it."""
-        cells = [*self.finished_before, *self.done, *self.diverged, *self.done_elsewhere]
-        return bool(cells) and not self.done and all(map(planning.diverged, cells))
+        cells = [*self.finished_before, *self.diverged, *self.done_elsewhere]
+        return bool(cells) and not self.done and all(map(planning.is_diverged, cells))
 
 
 def run(
@@ -59,25 +59,28 @@ def run(
     engine_name: str = "local",
     quiet: bool = False,
     **engine_settings: Any,
-) -> Outcome:
-    """Run what is missing of an experiment; with `rerun_stale`, what is stale too."""
+) -> GridResult:
+    """Run the missing cells of an experiment; with `rerun_stale`, the stale ones too.
+
+    Raises UserError for impossible settings and for missing data, before anything is written.
+    """
     check(workers, options, retries, engine_name)
     plan = planning.plan(experiment, rerun_stale)
     for error in plan.missing.values():
         raise error
-    outcome = Outcome(plan.finished, plan.stale)
+    result = GridResult(plan.finished, plan.stale)
     if not plan.todo:
         if definitions.stored_path(experiment.name).exists() and not plan.stale:
-            definitions.store(experiment)  # runs made some other way are asked for from now on
-        return outcome
+            definitions.store(experiment)  # a table then asks for these runs too
+        return result
     require_writable(definitions.stored_path(experiment.name).parent)
-    estimates = rates.measured()
-    todo = ordered(plan.todo, estimates)
-    with engine(engine_name, workers, options, **engine_settings) as made:
+    rates = known_rates()
+    cells = ordered(plan.todo, rates)
+    with open_engine(engine_name, workers, options, **engine_settings) as engine:
         definitions.store(experiment)
-        with display(experiment.name, Forecast(todo, estimates), quiet) as shown:
-            Grid(made, todo, retries, outcome, shown).work()
-    return outcome
+        with open_display(experiment.name, Forecast(cells, rates), quiet) as display:
+            Grid(engine, cells, retries, result, display).work()
+    return result
 
 
 def check(workers: int | None, options: Options, retries: int, engine_name: str) -> None:
@@ -92,100 +95,100 @@ def check(workers: int | None, options: Options, retries: int, engine_name: str)
     require_engine(engine_name)
 
 
-def ordered(cells: Sequence[Cell], estimates: rates.Rates) -> list[Cell]:
-    """Seed by seed, so that a grid stopped early leaves whole seeds; within a seed the longest runs first, so
-    that none is left alone at the end. A run of unknown length may be long."""
+def ordered(cells: Sequence[Cell], rates: Rates) -> list[Cell]:
+    """Seed by seed, so that a grid stopped early leaves complete seeds; within a seed the longest runs first,
+    so that none is left alone at the end. Runs of unknown length come first of all."""
 
-    def place(cell: Cell) -> tuple[int, float]:
-        seconds = estimates.seconds(cell, planning.reached(cell))
+    def key(cell: Cell) -> tuple[int, float]:
+        seconds = rates.seconds(cell, last_checkpoint(cell))
         return cell.seeds[0], -math.inf if seconds is None else -seconds
 
-    return sorted(cells, key=place)
+    return sorted(cells, key=key)
 
 
 class Grid:
-    """Cells on their way through an engine."""
+    """Gives cells to an engine until each has a result."""
 
-    def __init__(self, engine: Engine, cells: Sequence[Cell], retries: int, outcome: Outcome, shown: Display):
-        self.engine, self.retries, self.outcome, self.shown = engine, retries, outcome, shown
-        self.unsettled = set(cells)
-        self.cells = cells
+    def __init__(
+        self, engine: Engine, cells: Sequence[Cell], retries: int, result: GridResult, display: Display
+    ):
+        self.engine, self.retries, self.result, self.display = engine, retries, result, display
+        self.cells, self.pending = cells, set(cells)
         self.failures: Counter[Cell] = Counter()
-        self.elsewhere: dict[Cell, Watch] = {}  # that others are at
+        self.locked: dict[Cell, Watch] = {}  # cells that other processes run
         self.interrupted = False
 
     def work(self) -> None:
         for cell in self.cells:
             watch = Watch(cell.folders())
-            if watch.held():
-                self._leave(cell, watch)
-        self.engine.submit([cell for cell in self.cells if cell not in self.elsewhere])
+            if watch.is_locked():
+                self._wait_for(cell, watch)
+        self.engine.submit([cell for cell in self.cells if cell not in self.locked])
         with _interrupts(self):
-            while self.unsettled:
-                if self.interrupted and not self.outcome.stopped:
-                    self.shown.line("stopping: the runs write their checkpoints; Ctrl-C again to stop now")
+            while self.pending:
+                if self.interrupted and not self.result.stopped:
+                    self.display.line("stopping: the runs write their checkpoints; Ctrl-C again to stop now")
                     self.stop("interrupted")
                 for event in self.engine.poll(POLL_SECONDS):
                     if isinstance(event, Progress):
-                        self.shown.progress(event)
+                        self.display.progress(event)
                     else:
-                        self._settle(event)
-                self._look_elsewhere()
+                        self._handle(event)
+                self._check_locked()
 
-    def stop(self, why: str) -> None:
-        self.outcome.stopped = self.outcome.stopped or why
+    def stop(self, reason: str) -> None:
+        self.result.stopped = self.result.stopped or reason
         self.engine.stop()
 
-    def _settle(self, ending: Ending) -> None:
-        cell = ending.cell
-        if ending.kind == "held":
-            self._leave(cell, Watch(cell.folders()))
+    def _handle(self, result: JobResult) -> None:
+        cell = result.cell
+        if result.kind == "locked":
+            self._wait_for(cell, Watch(cell.folders()))
             return
-        if ending.kind in ("failed", "died"):
+        if result.kind in ("failed", "lost"):
             self.failures[cell] += 1
-            if self.failures[cell] <= self.retries and not self.outcome.stopped:
-                self.shown.line(
-                    f"{cell}: {ending.error}; trying again, {self.failures[cell]} of {self.retries}"
-                )
+            if self.failures[cell] <= self.retries and not self.result.stopped:
+                count = f"{self.failures[cell]} of {self.retries}"
+                self.display.line(f"{cell}: {result.error}; trying again, {count}")
                 self.engine.submit([cell])
                 return
-        if ending.kind in ("failed", "died", "refused"):
-            if ending.kind == "died":
-                record_death(ending)
-            self.outcome.failed.append(cell)
-            self.shown.line(f"failed: {cell}: {ending.error}; see {log_of(cell)}")
-        elif ending.kind == "unwritable":
-            self.stop(ending.error)
-        elif ending.kind == "done":
-            self.outcome.done.append(cell)
-        elif ending.kind == "diverged":
-            self.outcome.diverged.append(cell)
-        elif ending.kind == "finished":
-            self.outcome.done_elsewhere.append(cell)
-        self.unsettled.discard(cell)
-        self.shown.ended(ending)
+        if result.kind in ("failed", "lost", "refused"):
+            if result.kind == "lost":
+                record_lost_job(result)
+            self.result.failed.append(cell)
+            self.display.line(f"failed: {cell}: {result.error}; see {log_path(cell)}")
+        elif result.kind == "unwritable":
+            self.stop(result.error)
+        elif result.kind == "done":
+            self.result.done.append(cell)
+        elif result.kind == "diverged":
+            self.result.diverged.append(cell)
+        elif result.kind == "finished":
+            self.result.done_elsewhere.append(cell)
+        self.pending.discard(cell)
+        self.display.ended(result)
 
-    def _leave(self, cell: Cell, watch: Watch) -> None:
-        self.elsewhere[cell] = watch
-        self.shown.line(f"{cell}: another grid is at it; waiting for that")
+    def _wait_for(self, cell: Cell, watch: Watch) -> None:
+        self.locked[cell] = watch
+        self.display.line(f"{cell}: locked by another process; waiting for it")
 
-    def _look_elsewhere(self) -> None:
-        """Take over what others have let go of, finished or not."""
-        if self.outcome.stopped:
-            self.unsettled -= set(self.elsewhere)
-            self.elsewhere = {}
+    def _check_locked(self) -> None:
+        """Take over cells that other processes have unlocked, whether finished or not."""
+        if self.result.stopped:
+            self.pending -= set(self.locked)
+            self.locked = {}
             return
-        for cell in [cell for cell, watch in self.elsewhere.items() if not watch.held()]:
-            del self.elsewhere[cell]
-            if planning.finished(cell):
-                self._settle(Ending(cell, "finished"))
+        for cell in [cell for cell, watch in self.locked.items() if not watch.is_locked()]:
+            del self.locked[cell]
+            if planning.is_finished(cell):
+                self._handle(JobResult(cell, "finished"))
             else:
                 self.engine.submit([cell])
 
 
 @contextlib.contextmanager
 def _interrupts(grid: Grid) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) lets every run write its checkpoint and end; the second ends them now."""
+    """The first Ctrl-C or SIGTERM lets every run write its checkpoint and end; the second ends them now."""
 
     def interrupt(number, frame):
         if grid.interrupted:
@@ -193,7 +196,7 @@ def _interrupts(grid: Grid) -> Iterator[None]:
         grid.interrupted = True
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals go to the main thread
+        yield  # only the main thread can handle signals
         return
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,7 +1,7 @@
-"""One attempt at a cell: what every engine calls, wherever it runs.
+"""One job: an attempt to run a cell, as every engine makes it.
 
-The cell is locked, looked at again, and run from its last checkpoint; whatever happens is told as an
-`Ending`, recorded in its folder and written to its log.
+The cell is locked, its state is read again, and it is run from its last checkpoint. The JobResult says what
+happened; errors are also recorded in the run's folder and in its log.
 """
 
 import contextlib
@@ -19,17 +19,19 @@ from offline_gntd import extensions
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import planning, trackers
 from offline_gntd.experiments.definitions import Cell
-from offline_gntd.experiments.lock import Held, Lock
+from offline_gntd.experiments.lock import Lock, Locked
 from offline_gntd.experiments.record import LOG, DamagedRun, Record, read_description
-from offline_gntd.experiments.sources import Source
+from offline_gntd.experiments.run import Run, Stopped
+from offline_gntd.experiments.sources import DataSource
 from offline_gntd.files import Unwritable, home
+from offline_gntd.processes import prepare
 
-REPORT_SECONDS = 0.5  # between two words on how far a run is
+REPORT_SECONDS = 0.5  # between two progress reports of a run
 
 
 @dataclass(frozen=True)
 class Options:
-    """How runs are run; none of it changes their results."""
+    """How runs are run; no option changes their results."""
 
     device: str = "cpu"
     checkpoint_seconds: float | None = None  # None: a small share of the run's time
@@ -40,22 +42,21 @@ class Options:
 class Progress:
     cell: Cell
     step: int
-    score: float | None = None  # when there is a new one
+    score: float | None = None  # of an evaluation at this step
 
 
 @dataclass(frozen=True)
-class Ending:
-    """What became of an attempt.
-
-    done        the run is at its end
-    diverged    it is at its end, and all its seeds diverged
-    finished    somebody else had finished it
-    held        somebody else is at it
+class JobResult:
+    """
+    done        the run is finished
+    diverged    the run is finished, and all its seeds diverged
+    finished    another process had finished it
+    locked      another process is running it
     stopped     it was asked to stop
-    failed      an error that another attempt may not meet
-    died        its process was killed, or its machine lost
-    refused     an error that it would: a user's mistake, a dataset that is gone
-    unwritable  the disk is full or read-only: the next cell would fare no better
+    failed      an error that another attempt may avoid
+    lost        its process was killed, or its machine lost
+    refused     an error that another attempt would repeat: a user's mistake, missing data, a damaged file
+    unwritable  the disk is full or read-only, which affects all cells
     """
 
     cell: Cell
@@ -67,48 +68,48 @@ class Repeatable(Exception):
     """An error of a user's algorithm before its first evaluation: another attempt would raise it again."""
 
 
-def attempt(
+def run_job(
     cell: Cell,
     options: Options,
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
-    sources: tuple[Source, ...] | None = None,
-) -> Ending:
-    from offline_gntd.experiments.run import Stopped
-
+    sources: tuple[DataSource, ...] | None = None,
+) -> JobResult:
+    """
+    report    called with the progress of the run
+    stopping  called every few updates; if it returns True, the run checkpoints and ends
+    sources   the cell's data, if it is not to be loaded from this machine's disk
+    """
     try:
-        with Lock(cell.folders()) as lock, _logged(cell) as log:
+        with Lock(cell.folders()) as lock, _output_to_log(cell) as log:
             try:
                 return _run(cell, options, report, stopping, sources, lock)
-            except (Held, Stopped, Unwritable):
+            except (Locked, Stopped, Unwritable):
                 raise
             except Exception as error:
                 traceback.print_exc(file=log)
                 kind = "refused" if isinstance(error, UserError | Repeatable) else "failed"
-                _describe_failure(cell, _one_line(error))
-                return Ending(cell, kind, _one_line(error))
-    except Held:
-        return Ending(cell, "held")
+                _record_failure(cell, _one_line(error))
+                return JobResult(cell, kind, _one_line(error))
+    except Locked:
+        return JobResult(cell, "locked")
     except Stopped:
-        return Ending(cell, "stopped")
+        return JobResult(cell, "stopped")
     except (Unwritable, OSError) as error:  # the log cannot be written either
-        return Ending(cell, "unwritable", str(error))
+        return JobResult(cell, "unwritable", str(error))
 
 
 def _run(
-    cell: Cell, options: Options, report, stopping, sources: tuple[Source, ...] | None, lock: Lock
-) -> Ending:
-    from offline_gntd.experiments.run import Run
-    from offline_gntd.processes import prepare
-
+    cell: Cell, options: Options, report, stopping, sources: tuple[DataSource, ...] | None, lock: Lock
+) -> JobResult:
     prepare()
     sources = cell.sources() if sources is None else sources
     if planning.state(cell, [source.sha256 for source in sources]) == "finished":
-        return Ending(cell, "finished")
+        return JobResult(cell, "finished")
     run = Run(cell, options.device, sources)
     last_report = -REPORT_SECONDS
 
-    def tell(step: int, score: float | None) -> None:
+    def report_progress(step: int, score: float | None) -> None:
         nonlocal last_report
         if score is not None:
             tracking.write(run.records)
@@ -120,16 +121,16 @@ def _run(
         lock.check()
         return stopping()
 
-    with trackers.opened(options.trackers) as tracking:
+    with trackers.open_trackers(options.trackers) as tracking:
         try:
-            run.execute(tell, stop, options.checkpoint_seconds)
+            run.execute(report_progress, stop, options.checkpoint_seconds)
         except (UserError, OSError, MemoryError):
             raise
         except Exception as error:
             if not run.evaluated and _is_users(cell.config):
                 raise Repeatable(_one_line(error)) from error
             raise
-    return Ending(cell, "diverged" if all(record.diverged for record in run.records) else "done")
+    return JobResult(cell, "diverged" if all(record.diverged for record in run.records) else "done")
 
 
 def _is_users(config: Any) -> bool:
@@ -138,36 +139,36 @@ def _is_users(config: Any) -> bool:
     return source is not None and Path(source) in extensions.files()
 
 
-def log_of(cell: Cell) -> Path:
+def log_path(cell: Cell) -> Path:
+    """The log of a cell: in the folder of its first seed."""
     return cell.folder(cell.seeds[0]) / LOG
 
 
-def died(cell: Cell, error: str, log: str = "") -> Ending:
-    """The ending of an attempt whose process is gone, and can say no more."""
-    with contextlib.suppress(OSError), log_of(cell).open("a", encoding="utf-8") as file:
-        file.write(f"{log}{error}\n")
-    return Ending(cell, "died", error)
+def lost_job(cell: Cell, error: str, output: str = "") -> JobResult:
+    """The result of a job whose process is gone; `output` and `error` are added to its log."""
+    with contextlib.suppress(OSError), log_path(cell).open("a", encoding="utf-8") as file:
+        file.write(f"{output}{error}\n")
+    return JobResult(cell, "lost", error)
 
 
-def record_death(ending: Ending) -> None:
-    """Leave on disk what a process that is gone could not."""
-    with contextlib.suppress(Held, Unwritable), Lock(ending.cell.folders()):
-        _describe_failure(ending.cell, ending.error)
+def record_lost_job(result: JobResult) -> None:
+    with contextlib.suppress(Locked, Unwritable), Lock(result.cell.folders()):
+        _record_failure(result.cell, result.error)
 
 
-def _describe_failure(cell: Cell, error: str) -> None:
+def _record_failure(cell: Cell, error: str) -> None:
     for folder in cell.folders():
         record = Record(folder)
         try:
             description = read_description(folder)
         except DamagedRun:
-            continue  # left as it is, for the user to look at
+            continue  # kept for the user to look at
         record.description = description or {
             "experiment": cell.experiment,
             "dataset": cell.dataset,
             "algorithm": cell.algorithm,
         }
-        record.describe(status="failed", error=error, log=str(log_of(cell).relative_to(home())))
+        record.describe(status="failed", error=error, log=str(log_path(cell).relative_to(home())))
 
 
 def _one_line(error: Exception) -> str:
@@ -176,18 +177,18 @@ def _one_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _logged(cell: Cell) -> Iterator[TextIO]:
-    """All that the process says, dying words of its libraries included, goes to the log of the first run."""
-    with log_of(cell).open("a", encoding="utf-8", buffering=1) as log:
+def _output_to_log(cell: Cell) -> Iterator[TextIO]:
+    """Redirect the output of this process, that of C libraries included, to the cell's log."""
+    with log_path(cell).open("a", encoding="utf-8", buffering=1) as log:
         print(f"-- {datetime.now(UTC).isoformat(timespec='seconds')}, process {os.getpid()}", file=log)
-        kept = {1: os.dup(1), 2: os.dup(2)}
+        copies = {1: os.dup(1), 2: os.dup(2)}
         try:
-            for number in kept:
+            for number in copies:
                 os.dup2(log.fileno(), number)
             yield log
         finally:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            for number, copy in kept.items():
+            for number, copy in copies.items():
                 os.dup2(copy, number)
                 os.close(copy)

@@ -1,9 +1,10 @@
-"""One owner per run, on a shared file system too; an owner that died loses it.
+"""One owner per run, on a shared file system too; an owner that died loses its lock.
 
-A lock is a file `lock-<n>` in the run's folder, made with O_EXCL; of several the highest n owns the run.
-Whoever finds its owner dead makes lock-<n+1>: of two that try, one succeeds. On one machine an owner is dead
-when its process is gone. Elsewhere it is dead when the heartbeat, the file's time, has not changed while we
-watched: times are compared with one another, never with our clock, which may be wrong or jump.
+A lock is a file `lock-<n>` in the run's folder, created with O_EXCL; the highest n owns the run. A process
+that finds the owner dead creates lock-<n+1>: if two processes try, one succeeds. An owner on this machine is
+dead if its process is gone. An owner on another machine is dead if its heartbeat, the file's modification
+time, does not change while we watch. These times are compared only with each other, never with our clock,
+which may be wrong or jump.
 """
 
 import contextlib
@@ -21,18 +22,18 @@ from typing import Any
 from offline_gntd.files import Unwritable
 
 NAME = re.compile(r"lock-\d{1,18}")
-HEARTBEAT = 10.0  # seconds between two signs of life
-PATIENCE = 60.0  # seconds without one after which an owner on another machine is dead
+HEARTBEAT = 10.0  # seconds between two heartbeats
+TIMEOUT = 60.0  # seconds without a heartbeat after which an owner on another machine is dead
 
 
-class Held(Exception):
-    """Somebody else has the run."""
+class Locked(Exception):
+    """Another process has the lock."""
 
 
 class Lock:
-    """The lock of some folders, all or none; one that is Held may be waited for.
+    """The lock of several folders, of all or of none. Raises Locked, unless `wait` is set.
 
-    `check` tells an owner that was taken for dead that it was.
+    `check` raises Locked if another process has taken this owner for dead.
     """
 
     def __init__(self, folders: Sequence[Path], wait: bool = False):
@@ -54,14 +55,14 @@ class Lock:
         except BaseException:
             self.release()
             raise
-        threading.Thread(target=self._beat, daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
         return self
 
     def _acquire(self, folder: Path) -> Path:
         while True:
             try:
                 return _acquire(folder)
-            except Held:
+            except Locked:
                 if not self.wait:
                     raise
                 time.sleep(0.05)
@@ -74,9 +75,9 @@ class Lock:
 
     def check(self) -> None:
         if self.lost:
-            raise Held
+            raise Locked
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         while not self.released.wait(HEARTBEAT):
             for path in self.paths:
                 try:
@@ -84,73 +85,73 @@ class Lock:
                     self.lost |= _newest(path.parent) != path
                 except FileNotFoundError:
                     self.lost = not self.released.is_set()
-                except OSError:  # the file system is away for a moment
+                except OSError:  # the file system is not available for a moment
                     pass
 
 
 class Watch:
-    """Whether folders are held by anyone, as seen over time."""
+    """Whether any of several folders is locked, observed over time."""
 
     def __init__(self, folders: Sequence[Path]):
         self.folders = folders
-        self.heartbeats: dict[Path, tuple[Any, float]] = {}  # what was seen, and since when
+        self.heartbeats: dict[Path, tuple[Any, float]] = {}  # the last heartbeat, and when we first saw it
 
-    def held(self) -> bool:
-        return any([self._held(folder) for folder in self.folders])  # a list: each is to be looked at
+    def is_locked(self) -> bool:
+        return any([self._is_locked(folder) for folder in self.folders])  # a list: observe every folder
 
-    def _held(self, folder: Path) -> bool:
+    def _is_locked(self, folder: Path) -> bool:
         path = _newest(folder)
         if path is None:
             return False
         owner, heartbeat = _read(path)
         if owner.get("machine") == machine():
-            return _lives(owner)
+            return _is_alive(owner)
         now = time.monotonic()
         seen, since = self.heartbeats.get(path, (heartbeat, now))
         since = since if seen == heartbeat else now
         self.heartbeats[path] = (heartbeat, since)
-        return now - since < PATIENCE
+        return now - since < TIMEOUT
 
 
 def owner(folder: Path) -> dict[str, Any] | None:
-    """Who holds a folder, as far as one look can tell, and for how long it has been silent by our clock."""
+    """The owner of a folder and the seconds since its last heartbeat by our clock; None if it has none."""
     path = _newest(folder)
-    found, heartbeat = _read(path) if path else ({}, None)
-    if heartbeat is None or (found.get("machine") == machine() and not _lives(found)):
+    content, heartbeat = _read(path) if path else ({}, None)
+    if heartbeat is None or (content.get("machine") == machine() and not _is_alive(content)):
         return None
-    return found | {"silent_seconds": max(0.0, time.time() - heartbeat / 1e9)}
+    return content | {"silent_seconds": max(0.0, time.time() - heartbeat / 1e9)}
 
 
 def _acquire(folder: Path) -> Path:
     before = _newest(folder)
-    if before is not None and not _dead(before):
-        raise Held
+    if before is not None and not _is_dead(before):
+        raise Locked
     path = folder / f"lock-{0 if before is None else _number(before) + 1}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
-            json.dump(_ourselves(), file)
+            json.dump(_this_process(), file)
     except FileExistsError:
-        raise Held from None
+        raise Locked from None
     except OSError as error:
         with contextlib.suppress(OSError):
             path.unlink()
         raise Unwritable(path, error) from error
-    if _newest(folder) != path:  # the one before was dead long since, and its successor is at work
+    if _newest(folder) != path:  # another process has already succeeded the dead owner
         path.unlink(missing_ok=True)
-        raise Held
+        raise Locked
     if before is not None:
         before.unlink(missing_ok=True)
     return path
 
 
-def _dead(path: Path) -> bool:
+def _is_dead(path: Path) -> bool:
     owner, heartbeat = _read(path)
     if owner.get("machine") == machine():
-        return not _lives(owner)
-    watched_until = time.monotonic() + PATIENCE
-    while time.monotonic() < watched_until:
-        time.sleep(min(1.0, PATIENCE / 10))
+        return not _is_alive(owner)
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        time.sleep(min(1.0, TIMEOUT / 10))
         if _read(path)[1] != heartbeat:
             return False
     return True
@@ -166,21 +167,23 @@ def _number(path: Path) -> int:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], int | None]:
-    """The owner, as far as it has written it, and its last heartbeat. Opened, since a stat may be old."""
+    """The owner, or {} if the file does not name one, and its last heartbeat, or None if it is gone.
+
+    The file is opened because a network file system may cache the result of a stat."""
     try:
         with path.open(encoding="utf-8") as file:
             heartbeat = os.fstat(file.fileno()).st_mtime_ns
             try:
-                owner = json.load(file)
+                content = json.load(file)
             except (ValueError, RecursionError):
-                owner = None
-            return (owner if _is_owner(owner) else {}), heartbeat
+                content = None
+            return (content if _is_owner(content) else {}), heartbeat
     except OSError:
         return {}, None
 
 
 def _is_owner(value: Any) -> bool:
-    """Whether a lock's content is what `_ourselves` writes."""
+    """Whether a lock's content has the form of `_this_process`."""
     return (
         isinstance(value, dict)
         and isinstance(value.get("machine"), str)
@@ -192,7 +195,7 @@ def _is_owner(value: Any) -> bool:
 
 @functools.cache
 def machine() -> str:
-    """A running system: processes of two containers on one host do not see each other."""
+    """A running system; two containers on one host differ, since they do not see each other's processes."""
     parts = [platform.node()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -200,14 +203,14 @@ def machine() -> str:
     return " ".join(parts)
 
 
-def _ourselves() -> dict[str, Any]:
+def _this_process() -> dict[str, Any]:
     process = os.getpid()
-    return {"machine": machine(), "host": platform.node(), "process": process, "born": _born(process)}
+    return {"machine": machine(), "host": platform.node(), "process": process, "born": _start_time(process)}
 
 
-def _lives(owner: dict[str, Any]) -> bool:
+def _is_alive(owner: dict[str, Any]) -> bool:
     if owner["born"] is not None:
-        return _born(owner["process"]) == owner["born"]
+        return _start_time(owner["process"]) == owner["born"]
     try:
         os.kill(owner["process"], 0)
     except ProcessLookupError:
@@ -217,8 +220,8 @@ def _lives(owner: dict[str, Any]) -> bool:
     return True
 
 
-def _born(process: int) -> str | None:
-    """When a process started, since its number may be used again; None when it is gone, or on no Linux."""
+def _start_time(process: int) -> str | None:
+    """When a process started, since its number may be reused; None if it is gone, or if this is not Linux."""
     try:
         state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

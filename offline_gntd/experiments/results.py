@@ -3,8 +3,8 @@
 evaluations  one row per evaluation: dataset, algorithm, seed, step, return, score, seconds, metrics …
 runs         one row per run: config hash, dataset sha256, env id, versions, commit, status, stack size …
 
-Exported results are these two as results/<experiment>.csv and results/<experiment>.runs.csv, and the
-experiment itself as results/<experiment>.json.
+The exported files are results/<experiment>.csv (evaluations), results/<experiment>.runs.csv (runs) and
+results/<experiment>.json (the experiment).
 """
 
 import io
@@ -42,9 +42,9 @@ def read(experiment: str) -> Results:
         return local
     if local.runs.empty:
         return exported
-    kept = _keys(exported.runs).difference(_keys(local.finished()))
+    keys = _keys(exported.runs).difference(_keys(local.finished()))  # exported runs that are not replaced
     parts = [
-        (frame[~_keys(frame).isin(kept)], other[_keys(other).isin(kept)])
+        (frame[~_keys(frame).isin(keys)], other[_keys(other).isin(keys)])
         for frame, other in ((local.evaluations, exported.evaluations), (local.runs, exported.runs))
     ]
     return Results(*(pd.concat(pair, ignore_index=True) for pair in parts))
@@ -59,7 +59,7 @@ def read_folders(experiment: str) -> Results:
     runs, evaluations = [], []
     for path in sorted(folder.glob("*/*/seed-*/run.json")):
         run = read_description(path.parent) or {}
-        if "config_hash" not in run:  # failed before it began
+        if "config_hash" not in run:  # it failed before its first update
             continue
         runs.append(run)
         evaluations.append(_read_rows(path.parent, run))
@@ -90,7 +90,9 @@ def _read_rows(folder: Path, run: dict[str, Any]) -> pd.DataFrame:
 
 
 def verify(folder: Path) -> None:
-    """Raise DamagedRun unless a finished run's files say what its checkpoint says, which has a checksum."""
+    """Compare the files of a finished run with its last checkpoint, which has a checksum.
+
+    Raises DamagedRun if they differ. Runs without a checkpoint and unfinished runs are not compared."""
     run, record = read_description(folder) or {}, Record(folder)
     if run.get("status") not in FINISHED or not record.checkpoint_steps():
         return
@@ -135,7 +137,9 @@ def read_exported(experiment: str) -> Results | None:
 
 
 def export(experiment: Experiment) -> list[Path]:
-    """Write the finished runs of an experiment, with those exported before, in the compact form."""
+    """Write the finished runs of an experiment, and those exported before; returns the files.
+
+    Raises DamagedRun if a run's files differ from its checkpoint."""
     for path in sorted((home() / "results" / experiment.name).glob("*/*/seed-*/run.json")):
         verify(path.parent)
     results = read(experiment.name)

@@ -1,7 +1,7 @@
 """One run: train an agent for a group of seeds, evaluate it, and record each seed in its folder.
 
-A run that was stopped and resumed, or that continued a shorter one, leaves the same bits as one that was not,
-except for its timing.
+A run that was stopped and resumed, or that continued a shorter one, leaves the same bits as an uninterrupted
+run, except for its timing.
 """
 
 import dataclasses
@@ -10,27 +10,31 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from offline_gntd.algorithms import preset
+from offline_gntd import versions
+from offline_gntd.algorithms import configured, preset
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import Dataset, verify
+from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator
-from offline_gntd.experiments import provenance
-from offline_gntd.experiments.definitions import Cell
+from offline_gntd.experiments.definitions import Cell, Protocol, settings_hash
 from offline_gntd.experiments.record import Record, read_description
-from offline_gntd.experiments.sources import Source, is_family
-from offline_gntd.experiments.training import Training
+from offline_gntd.experiments.sources import DataSource, is_family
+from offline_gntd.experiments.training import Training, restore_agent
+from offline_gntd.tasks import Task
 from offline_gntd.tensors import Unreadable
 
 LARGEST_VALUE = 1e6  # a run whose |Q| exceeds this has diverged
 STOP_CHECK = 16  # updates between checks for a stop request or a due checkpoint
-CHECKPOINT_SHARE = 0.005  # of a run's time goes into checkpoints, unless their period is given
-SHORTEST_PERIOD = 10.0  # seconds between checkpoints, unless their period is given
+CHECKPOINT_SHARE = 0.005  # default share of a run's time for checkpoints
+SHORTEST_PERIOD = 10.0  # default minimum of the seconds between checkpoints
 
 TIMING = ("training_seconds", "training_cpu_seconds", "evaluation_seconds", "checkpoint_seconds")
 
@@ -40,18 +44,18 @@ class Stopped(Exception):
 
 
 class Run:
-    def __init__(self, cell: Cell, device: str = "cpu", sources: tuple[Source, ...] | None = None):
+    def __init__(self, cell: Cell, device: str = "cpu", sources: tuple[DataSource, ...] | None = None):
         self.cell, self.device = cell, device
         self.sources = cell.sources() if sources is None else sources  # one per seed
         self.training = Training(cell.config, self.sources, cell.seeds, device)
         self.task = self.training.task
         self.evaluator = Evaluator(self.task, cell.seeds, cell.protocol.evaluate_episodes)
         self.records = [Record(cell.folder(seed)) for seed in cell.seeds]
-        self.save_seconds = 0.0  # of the last checkpoint
+        self.save_seconds = 0.0  # time that the last checkpoint took
         self.timing = dict.fromkeys(TIMING, 0.0)
         self._timed = (0.0, 0.0)  # seconds of curvature and of training at the last evaluation
         self.evaluated = False  # since this process started it
-        self._checked = False  # whether a checkpoint was found to restore the agent exactly
+        self._checked = False  # whether the agent's state was found to be restorable
 
     def execute(
         self,
@@ -122,12 +126,12 @@ class Run:
 
     def _evaluate(self) -> float:
         """Score every seed that has not diverged; returns the mean score."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         metrics = {name: values.tolist() for name, values in self.training.metrics().items()}
         if "kfac_seconds" in metrics:
             metrics["kfac_seconds_share"] = self._curvature_share(metrics.pop("kfac_seconds"))
         returns = self.evaluator.returns(self.training.act, self.step, self.device)  # [seeds, episodes]
-        self.timing["evaluation_seconds"] += time.perf_counter() - began
+        self.timing["evaluation_seconds"] += time.perf_counter() - start
         scores, self.evaluated = [], True
         for i, record in enumerate(self.records):
             row = {name: values[i] for name, values in metrics.items()} | self.training.batches.metrics(i)
@@ -162,7 +166,7 @@ class Run:
 
     def save(self) -> None:
         """Checkpoint every seed; the checkpoints before are removed only when all are written."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         if not self._checked:
             self.training.check_restorable()
             self._checked = True
@@ -170,7 +174,7 @@ class Run:
             record.save(self.step, self.training.state(i), self.timing)
         for record in self.records:
             record.remove_checkpoints(keep=self.step)
-        self.save_seconds = time.perf_counter() - began
+        self.save_seconds = time.perf_counter() - start
         self.timing["checkpoint_seconds"] += self.save_seconds
 
     def _start(self) -> None:
@@ -194,12 +198,12 @@ class Run:
     def _same_run(self) -> bool:
         """Whether the run on disk has this cell's settings, data and package versions."""
         for record in self.records:
-            wanted = self._description(record)
-            found = read_description(record.folder) or {}
-            if any(found.get(key) != wanted[key] for key in ("config_hash", "dataset_sha256")):
+            expected = self._description(record)
+            stored = read_description(record.folder) or {}
+            if any(stored.get(key) != expected[key] for key in ("config_hash", "dataset_sha256")):
                 return False
-            if found.get("versions") != wanted["versions"]:
-                changed = provenance.changes(found.get("versions", {}), wanted["versions"])
+            if stored.get("versions") != expected["versions"]:
+                changed = versions.changes(stored.get("versions", {}), expected["versions"])
                 print(f"{record.folder} starts from scratch: its checkpoint has {changed}", file=sys.stderr)
                 return False
         return True
@@ -209,16 +213,16 @@ class Run:
         self.training.restore([content["state"] for content in contents], step)
         for record, content in zip(self.records, contents, strict=True):
             self.timing |= content["timing"]
-            before = (read_description(record.folder) or {}).get("resumed_at", [])
+            resumed_at = (read_description(record.folder) or {}).get("resumed_at", [])
             record.description = content["description"]
-            # the last row of a shorter run may be one that a longer run does not have
+            # a shorter run ends with an evaluation that a longer run may not have
             record.scores = [row for row in content["scores"] if self._evaluation_due(row["step"])]
             record.metrics = [row for row in content["metrics"] if self._evaluation_due(row["step"])]
             record.describe(
                 status="running",
                 process=os.getpid(),
                 protocol=dataclasses.asdict(self.cell.protocol),
-                resumed_at=[*before, step],
+                resumed_at=[*resumed_at, step],
             )
             record.write_rows()
         self._timed = (0.0, self.timing["training_seconds"])
@@ -251,9 +255,9 @@ class Run:
             "task": dataclasses.asdict(source.task),
             "device": str(self.device),
             "threads": torch.get_num_threads(),
-            "versions": provenance.versions(),
-            "commit": provenance.commit(),
-            "machine": provenance.machine(),
+            "versions": versions.versions(),
+            "commit": versions.commit(),
+            "machine": versions.machine(),
             "process": os.getpid(),
             "started": _now(),
         }
@@ -261,3 +265,56 @@ class Run:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class StoredEvaluation:
+    """A stored policy, evaluated again."""
+
+    step: int
+    returns: np.ndarray  # [episodes]
+    score: float
+    logged: float | None  # the run's score at this step; None with another number of episodes
+
+    @property
+    def reproduced(self) -> bool | None:
+        return None if self.logged is None else self.score == self.logged
+
+    def text(self) -> str:
+        text = f"score {self.score:.4f}, return {self.returns.mean():.2f} over {len(self.returns)} episodes"
+        if self.logged is None:
+            return text
+        return f"{text}; logged {self.logged:.4f}, {'the same' if self.reproduced else 'NOT the same'}"
+
+
+def evaluate_stored(folder: Path, episodes: int | None = None) -> StoredEvaluation:
+    """Evaluate the policy of a run's last checkpoint; with the run's number of episodes, as the run did."""
+    if episodes is not None and not 1 <= episodes <= 100_000:
+        raise UserError(f"--episodes must be at least 1 and at most 100,000, not {episodes}")
+    record = Record(folder)
+    agent, task, step = _stored_agent(record)
+    run = record.description
+    logged_episodes = run["protocol"]["evaluate_episodes"]
+    evaluator = Evaluator(task, [run["seed"]] * run["stack"], episodes or logged_episodes)
+    returns = evaluator.returns(agent.act, step)[0]
+    evaluator.close()
+    logged = [row["score"] for row in record.scores if row["step"] == step]
+    comparable = logged and episodes in (None, logged_episodes)
+    score = task.score(float(returns.mean()))
+    return StoredEvaluation(step, returns, score, logged[0] if comparable else None)
+
+
+def _stored_agent(record: Record) -> tuple[Any, Task, int]:
+    """The agent of a record's last checkpoint, its task and the step; needs no dataset."""
+    step = record.last_checkpoint()
+    content = record.load(step)
+    run = record.description = content["description"]
+    record.scores = content["scores"]
+    config = configured(run["algorithm"], run["protocol"]["steps"])
+    if settings_hash(config, Protocol(**run["protocol"]), run["stack"]) != run["config_hash"]:
+        raise UserError(f"the settings of {run['algorithm']} have changed since {record.folder} was run")
+    # as many networks as in the run: the rounding of a batched product depends on their number
+    task = Task(**run["task"])
+    agent = config.agent(task, [torch.Generator() for _ in range(run["stack"])])
+    restore_agent(agent, [content["state"]["agent"]] * run["stack"])
+    return agent, task, step

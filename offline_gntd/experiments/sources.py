@@ -1,4 +1,4 @@
-"""What a run learns from: a dataset per seed or, for an online algorithm, an environment."""
+"""The data of a run: one dataset per seed or, for an online algorithm, an environment."""
 
 import warnings
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from offline_gntd.datasets.names import SEED, results_name
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import make, task_of
 
-Source = Dataset | OnlineEnv
-TOLERANCE = 1e-3  # by which stored actions may exceed [−1, 1]: float32 and tanh round
+DataSource = Dataset | OnlineEnv
+TOLERANCE = 1e-3  # stored actions may exceed [−1, 1] by this, because of rounding
 
 
 def is_family(source: str) -> bool:
-    """Whether each seed has its own dataset: cartpole-replay, or a name or path with {seed} in it."""
+    """Whether each seed has a different dataset: cartpole-replay, or a name or path with {seed} in it."""
     return source in built_datasets.FAMILIES or SEED in source
 
 
@@ -32,7 +32,7 @@ def is_online(config: Any) -> bool:
     return getattr(config, "online", False)
 
 
-def sources_of(source: str, config: Any, seeds: Sequence[int]) -> tuple[Source, ...]:
+def sources_of(source: str, config: Any, seeds: Sequence[int]) -> tuple[DataSource, ...]:
     """One source per seed; the same object where seeds share their data.
 
     source  the name or path of a dataset or of a family; the id of an environment if the algorithm is online
@@ -53,8 +53,8 @@ def sources_of(source: str, config: Any, seeds: Sequence[int]) -> tuple[Source, 
     for other in sources[1:]:
         if other.task != sources[0].task:
             raise UserError(
-                f"the datasets of a family must have one task: {sources[0].name} is of "
-                f"{sources[0].task.env_id}, {other.name} of {other.task.env_id}"
+                f"the datasets of a family must have one task: {sources[0].name} has "
+                f"{sources[0].task.env_id}, {other.name} has {other.task.env_id}"
             )
     return sources
 
@@ -93,7 +93,7 @@ def _why_no_environment(name: str) -> str:
     return ""
 
 
-def check_compatible(config: Any, source: Source) -> None:
+def check_compatible(config: Any, source: DataSource) -> None:
     """Raise UserError unless the algorithm can learn from the source: the actions must be of its kind and,
     if continuous, in the policies' range [−1, 1]."""
     check_actions(config, source.task)

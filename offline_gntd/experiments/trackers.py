@@ -1,6 +1,6 @@
-"""TensorBoard and Weights & Biases, for those who ask for them; the CSV files are always written.
+"""TensorBoard and Weights & Biases logs, one per run, in addition to the CSV files.
 
-Each run has a log of its own there. What is logged again after a resumption replaces what was or is the same.
+A resumed run logs the rows after its checkpoint again; they replace the earlier ones or equal them.
 """
 
 import contextlib
@@ -35,23 +35,23 @@ class TensorBoard:
 
 
 class WandB:
-    """Project offline_gntd, a group per experiment; $WANDB_MODE=offline keeps it in the run's folder."""
+    """Project offline_gntd, one group per experiment; with WANDB_MODE=offline, files in the run's folder."""
 
     package = "wandb"
 
     def __init__(self, record: Record, step: int):
         import wandb
 
-        about = record.description
-        names = [about["dataset"], about["algorithm"], f"seed-{about['seed']}"]
+        description = record.description
+        names = [description["dataset"], description["algorithm"], f"seed-{description['seed']}"]
         self.run = wandb.init(
             project="offline_gntd",
-            group=about["experiment"],
+            group=description["experiment"],
             name=" ".join(names),
-            id=_wandb_id(about),
+            id=_wandb_id(description),
             resume="allow",
             dir=str(record.folder),
-            config=about["config"] | {"protocol": about["protocol"], "seed": about["seed"]},
+            config=description["config"] | {"protocol": description["protocol"], "seed": description["seed"]},
             reinit="create_new",
             settings=wandb.Settings(silent=True),
         )
@@ -73,14 +73,14 @@ def require(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """The trackers of a stack of runs, each opened at its first evaluation."""
+    """The trackers of a group of runs; each is opened at its first evaluation."""
 
     def __init__(self, names: Sequence[str]):
         self.names = names
         self.trackers: dict[tuple[str, Any], Any] = {}
 
     def write(self, records: Sequence[Record]) -> None:
-        """The last evaluation of every run."""
+        """Log the last evaluation of every run."""
         for name in self.names:
             for record in records:
                 if not record.scores or record.diverged:
@@ -94,7 +94,7 @@ class Tracking:
 
 
 @contextlib.contextmanager
-def opened(names: Sequence[str]) -> Iterator[Tracking]:
+def open_trackers(names: Sequence[str]) -> Iterator[Tracking]:
     tracking = Tracking(names)
     try:
         yield tracking
@@ -103,7 +103,7 @@ def opened(names: Sequence[str]) -> Iterator[Tracking]:
             tracker.close()
 
 
-def _wandb_id(about: dict[str, Any]) -> str:
-    """The same for a run and its resumption, another for the run that takes its place."""
+def _wandb_id(description: dict[str, Any]) -> str:
+    """The same id for a run and its resumption, another one for a run that replaces it."""
     keys = ("experiment", "dataset", "algorithm", "seed", "config_hash", "dataset_sha256", "started")
-    return digest({key: about[key] for key in keys})
+    return digest({key: description[key] for key in keys})

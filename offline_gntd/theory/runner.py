@@ -18,10 +18,9 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-from offline_gntd import processes
+from offline_gntd import processes, versions
 from offline_gntd.configuration import digest, to_dict
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import provenance
 from offline_gntd.files import home, read_json, require_writable, write_json, write_text
 from offline_gntd.theory.directions import Comparison
 from offline_gntd.theory.policy_evaluation import Trial
@@ -96,9 +95,9 @@ def make(measurement: Measurement) -> None:
         "kind": type(measurement).__name__,
         "settings": to_dict(measurement),
         "cpu_seconds": time.process_time() - began,
-        "versions": provenance.versions(),
-        "commit": provenance.commit(),
-        "machine": provenance.machine(),
+        "versions": versions.versions(),
+        "commit": versions.commit(),
+        "machine": versions.machine(),
     }
     write_json(_folder() / f"{key(measurement)}.json", metadata | {"measured": measured})
 

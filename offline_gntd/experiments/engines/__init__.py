@@ -1,4 +1,4 @@
-"""Where attempts are made: processes here, a Ray cluster, Slurm jobs. None knows what an attempt does."""
+"""Where jobs run: processes of this machine, a Ray cluster, or Slurm jobs."""
 
 import importlib
 import importlib.util
@@ -7,31 +7,31 @@ from typing import Any, Protocol
 
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import Cell
-from offline_gntd.experiments.job import Ending, Options, Progress
+from offline_gntd.experiments.job import JobResult, Options, Progress
 
 
 class Engine(Protocol):
-    """Makes an attempt at every cell it is given, first come first served, and tells what becomes of each.
+    """Runs a job for every submitted cell, in order, and reports its progress and its result.
 
-    An attempt whose process died is an Ending like any other: nothing here retries.
+    A job whose process died has a result too (`lost`): engines do not retry.
     """
 
     def __enter__(self) -> "Engine": ...
 
     def __exit__(self, *exception: Any) -> None:
-        """No attempt outlives this."""
+        """End all jobs."""
 
     def submit(self, cells: Sequence[Cell]) -> None: ...
 
-    def poll(self, seconds: float) -> Iterable[Progress | Ending]:
-        """What has happened since, after at most so many seconds."""
+    def poll(self, seconds: float) -> Iterable[Progress | JobResult]:
+        """The events since the last call; waits for at most `seconds`."""
 
     def stop(self) -> None:
-        """Ask every attempt to end with a checkpoint; those not begun end as they are."""
+        """Ask every job to checkpoint and end; jobs that have not started end at once."""
 
 
 ENGINES = {"local": "Local", "ray": "Ray", "slurm": "Slurm"}
-PACKAGES = {"ray": "ray", "slurm": "submitit"}  # an extra for each
+PACKAGES = {"ray": "ray", "slurm": "submitit"}  # optional dependencies
 
 
 def require_engine(name: str) -> None:
@@ -41,8 +41,8 @@ def require_engine(name: str) -> None:
         raise UserError(f"--engine {name} needs an extra: pip install 'offline_gntd[{name}]'")
 
 
-def engine(name: str, workers: int | None, options: Options, **settings: Any) -> Engine:
-    """Settings are the engine's own: `address` of Ray, `parameters` of Slurm."""
+def open_engine(name: str, workers: int | None, options: Options, **settings: Any) -> Engine:
+    """settings  those of the engine: `address` of Ray, `parameters` of Slurm"""
     require_engine(name)
     module = importlib.import_module(f"offline_gntd.experiments.engines.{name}")
     return getattr(module, ENGINES[name])(workers, options, **settings)

@@ -1,4 +1,4 @@
-"""One-thread worker processes on this machine, which end when their parent does."""
+"""One-thread worker processes on this machine, which end when their parent ends."""
 
 import contextlib
 import faulthandler
@@ -12,18 +12,18 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from offline_gntd.experiments.definitions import Cell
-from offline_gntd.experiments.job import Ending, Options, Progress, attempt, died
+from offline_gntd.experiments.job import JobResult, Options, Progress, lost_job, run_job
 from offline_gntd.processes import end_with_parent
 
 STOP = "stop"
-DYING_SECONDS = 10.0  # that a process may take to end after its pipe has
+EXIT_SECONDS = 10.0  # that a process may take to end after its pipe was closed
 
 
 class Local:
-    """A worker has a pipe of its own and shares nothing: one that is killed harms no other."""
+    """Every worker has a separate pipe and shares nothing, so that killing one does not affect the others."""
 
     def __init__(self, workers: int | None, options: Options):
-        self.at_once, self.options = workers or os.cpu_count() or 1, options
+        self.worker_count, self.options = workers or os.cpu_count() or 1, options
         self.waiting: deque[Cell] = deque()
         self.workers: list[Worker] = []
         self.stopping = False
@@ -41,11 +41,11 @@ class Local:
         self.waiting.extend(cells)
         for worker in self.workers:
             self._feed(worker)
-        while self.waiting and len(self.workers) < self.at_once:
+        while self.waiting and len(self.workers) < self.worker_count:
             self.workers.append(Worker(self.options))
             self._feed(self.workers[-1])
 
-    def poll(self, seconds: float) -> Iterator[Progress | Ending]:
+    def poll(self, seconds: float) -> Iterator[Progress | JobResult]:
         ready = wait([worker.connection for worker in self.workers], seconds)
         for worker in [worker for worker in self.workers if worker.connection in ready]:
             try:
@@ -53,12 +53,12 @@ class Local:
             except (EOFError, OSError):
                 yield from self._replace(worker)
                 continue
-            if isinstance(event, Ending):
+            if isinstance(event, JobResult):
                 worker.cell = None
                 self._feed(worker)
             yield event
         while self.stopping and self.waiting:
-            yield Ending(self.waiting.popleft(), "stopped")
+            yield JobResult(self.waiting.popleft(), "stopped")
 
     def stop(self) -> None:
         self.stopping = True
@@ -70,13 +70,13 @@ class Local:
             worker.cell = self.waiting.popleft()
             worker.send(worker.cell)
 
-    def _replace(self, worker: "Worker") -> Iterator[Ending]:
-        worker.process.join(DYING_SECONDS)
+    def _replace(self, worker: "Worker") -> Iterator[JobResult]:
+        worker.process.join(EXIT_SECONDS)
         worker.process.kill()
         worker.process.join()
         self.workers.remove(worker)
         if worker.cell is not None:
-            yield died(worker.cell, _why(worker.process.exitcode))
+            yield lost_job(worker.cell, _exit_reason(worker.process.exitcode))
         self.submit([])
 
 
@@ -84,37 +84,37 @@ class Worker:
     def __init__(self, options: Options):
         context = multiprocessing.get_context("spawn")
         self.cell: Cell | None = None
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, options), daemon=True)
+        self.connection, worker_end = context.Pipe()
+        self.process = context.Process(target=_work, args=(worker_end, options), daemon=True)
         self.process.start()
-        theirs.close()  # so that its end is seen here
+        worker_end.close()  # so that the end of the worker closes the pipe
 
     def send(self, message: Any) -> None:
-        with contextlib.suppress(OSError):  # it has died, as the next poll will tell
+        with contextlib.suppress(OSError):  # the worker died; the next poll reports it
             self.connection.send(message)
 
 
-def _why(exit_code: int | None) -> str:
+def _exit_reason(exit_code: int | None) -> str:
     if exit_code is None or exit_code >= 0:
         return f"its worker ended with exit code {exit_code}"
     name = signal.Signals(-exit_code).name
-    return f"its worker was killed by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")
+    return f"its worker was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 
 def _work(connection: Connection, options: Options) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when to stop
         signal.signal(number, signal.SIG_IGN)
     end_with_parent()
     faulthandler.enable()
     with contextlib.suppress(EOFError):
         while True:
             message = connection.recv()
-            if message != STOP:  # the one thing that is sent while an attempt is made
-                _tell(connection, attempt(message, options, partial(_tell, connection), connection.poll))
+            if message != STOP:  # the only message sent during a job, which checks for it by `poll`
+                _send(connection, run_job(message, options, partial(_send, connection), connection.poll))
 
 
-def _tell(connection: Connection, event: Progress | Ending) -> None:
+def _send(connection: Connection, event: Progress | JobResult) -> None:
     try:
         connection.send(event)
     except OSError:
-        os._exit(1)  # nobody is left to hear it, and that is no failure of the run
+        os._exit(1)  # the parent is gone; the run has not failed

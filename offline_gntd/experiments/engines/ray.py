@@ -1,7 +1,7 @@
-"""Tasks of Ray, on a cluster that is there or on one made for the grid on this machine.
+"""Ray tasks, on an existing cluster or on one started on this machine for the grid.
 
-Where every node sees the folder of datasets and results, nothing else is needed. Where one does not, data
-goes out and runs come back through Ray: at each checkpoint, so that a lost node's runs go on elsewhere.
+If every node sees the folder of datasets and results, jobs read and write there. Otherwise data and run
+folders are sent through Ray, run folders at each checkpoint, so that the runs of a lost node can be resumed.
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ from offline_gntd import extensions
 from offline_gntd.datasets import Dataset
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import Cell
-from offline_gntd.experiments.job import Ending, Options, Progress, attempt, died
-from offline_gntd.experiments.lock import Held, Lock
-from offline_gntd.experiments.sources import Source
+from offline_gntd.experiments.job import JobResult, Options, Progress, lost_job, run_job
+from offline_gntd.experiments.lock import Lock, Locked
+from offline_gntd.experiments.sources import DataSource
 from offline_gntd.files import home, remove, write_bytes
 
-STOP_SECONDS = 1.0  # between two looks at whether to stop
+STOP_SECONDS = 1.0  # between two checks for a stop request
 
-Files = dict[int, dict[str, bytes]]  # of a cell's runs: seed -> name -> content
+Files = dict[int, dict[str, bytes]]  # the run folders of a cell: seed -> name -> content
 
 
 @dataclass(frozen=True)
@@ -46,27 +46,29 @@ class Ray:
         self, workers: int | None, options: Options, address: str | None = None, ship: bool | None = None
     ):
         self.workers, self.options, self.address = workers, options, address
-        self.ship = ship  # None: find out
-        self.token = home().resolve() / f".seen-{uuid.uuid4().hex}"  # by the nodes that share the folder
+        self.ship = ship  # send files through Ray; None: only if a node does not see the folder
+        self.token = (
+            home().resolve() / f".seen-{uuid.uuid4().hex}"
+        )  # nodes that share the folder see this file
         self.tasks: dict[ray.ObjectRef, Cell] = {}
-        self.data: dict[tuple, ray.ObjectRef] = {}  # what was shipped
-        self.locks: dict[Cell, Lock] = {}  # of what was shipped: no node sees them
-        self.refused: list[Ending] = []
+        self.data: dict[tuple, ray.ObjectRef] = {}  # data in Ray's store
+        self.locks: dict[Cell, Lock] = {}  # if files are sent, nodes see no locks
+        self.refused: list[JobResult] = []
 
     def __enter__(self) -> "Ray":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self.address is None:
             settings |= {"num_cpus": self.workers or os.cpu_count(), "include_dashboard": False}
-        if extensions.files():  # a cluster's processes have its environment, not this one's
+        if extensions.files():  # processes of a cluster do not inherit our environment
             settings["runtime_env"] = {"env_vars": {extensions.VARIABLE: os.environ[extensions.VARIABLE]}}
         try:
-            _knock(self.address or "")
+            _check_address(self.address or "")
             ray.init(self.address or "local", **settings)
         except (OSError, ValueError, RuntimeError) as error:
             raise UserError(f"no Ray cluster at {self.address}: {str(error).splitlines()[0]}") from error
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.desk = ray.remote(Desk).options(num_cpus=0, scheduling_strategy=here).remote()
+        self.mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
         self.token.touch()
         if self.ship is None:
             self.ship = not _seen_everywhere(self.token)
@@ -86,33 +88,33 @@ class Ray:
             if self.ship:
                 try:
                     self.locks[cell] = Lock(cell.folders()).acquire()
-                except Held:
-                    self.refused.append(Ending(cell, "held"))
+                except Locked:
+                    self.refused.append(JobResult(cell, "locked"))
                     continue
                 task = ray.remote(_shipped).options(max_retries=0, **resources)
                 arguments: tuple[Any, ...] = (self._ship(cell), _pack(cell))
             else:
                 task = ray.remote(_in_place).options(max_retries=0, **resources)
                 arguments = (self.token,)
-            self.tasks[task.remote(cell, self.options, self.desk, *arguments)] = cell
+            self.tasks[task.remote(cell, self.options, self.mailbox, *arguments)] = cell
 
-    def poll(self, seconds: float) -> Iterator[Progress | Ending]:
+    def poll(self, seconds: float) -> Iterator[Progress | JobResult]:
         refused, self.refused = self.refused, []
         yield from refused
         if not self.tasks:
             time.sleep(seconds)
             return
         ended, _ = ray.wait(list(self.tasks), timeout=seconds)
-        for event in ray.get(self.desk.drain.remote()):
+        for event in ray.get(self.mailbox.drain.remote()):
             if isinstance(event, Delivery):
                 _unpack(event.cell, event.files)
             else:
                 yield event
         for task in ended:
-            yield self._ending(task)
+            yield self._result(task)
 
     def stop(self) -> None:
-        ray.get(self.desk.stop.remote())
+        ray.get(self.mailbox.stop.remote())
 
     def _ship(self, cell: Cell) -> list[ray.ObjectRef]:
         """The cell's sources, one per seed; each is put into Ray's store once."""
@@ -122,37 +124,37 @@ class Ray:
         key = (source.source, source.sha256)
         if key not in self.data:
             if isinstance(source, Dataset):
-                # Ray shares arrays between the processes of a node, and copies tensors
+                # Ray shares arrays between the processes of a node, but copies tensors
                 as_array: Any = source.rows.numpy()
                 source = dataclasses.replace(source, rows=as_array)
             self.data[key] = ray.put(source)
         return self.data[key]
 
-    def _ending(self, task: ray.ObjectRef) -> Ending:
+    def _result(self, task: ray.ObjectRef) -> JobResult:
         cell = self.tasks.pop(task)
         if cell in self.locks:
             self.locks.pop(cell).release()
         try:
             return ray.get(task)
         except ray.exceptions.RayError as error:
-            return died(cell, f"its worker was lost: {type(error).__name__}", f"{error}\n")
+            return lost_job(cell, f"its worker was lost: {type(error).__name__}", f"{error}\n")
 
 
-def _knock(address: str) -> None:
-    """Raise at once where nobody answers: Ray itself would try for minutes."""
+def _check_address(address: str) -> None:
+    """Raise OSError at once if nothing listens there: Ray itself would try for minutes."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
     if port.isdecimal():  # not `auto`
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-class Desk:
-    """Beside the grid: where attempts report, deliver, and ask whether to stop."""
+class Mailbox:
+    """An actor on the grid's node, to which jobs send progress and files, and which tells them to stop."""
 
     def __init__(self):
         self.events: list[Progress | Delivery] = []
         self.stopped = False
 
-    def tell(self, event: Progress | Delivery) -> None:
+    def send(self, event: Progress | Delivery) -> None:
         self.events.append(event)
 
     def drain(self) -> list[Progress | Delivery]:
@@ -169,18 +171,20 @@ class Desk:
 # ---- on a node ----
 
 
-def _in_place(cell: Cell, options: Options, desk: Any, token: Path) -> Ending:
+def _in_place(cell: Cell, options: Options, mailbox: Any, token: Path) -> JobResult:
     if not token.exists():
-        raise FileNotFoundError(f"{platform.node()} does not see {token.parent}, as the other nodes do")
+        raise FileNotFoundError(f"{platform.node()} does not see {token.parent}, which the other nodes do")
     os.environ["OFFLINE_GNTD_HOME"] = str(token.parent)
-    stop = Stop(desk)
-    return Ending(cell, "stopped") if stop() else attempt(cell, options, desk.tell.remote, stop)
+    stop = Stop(mailbox)
+    return JobResult(cell, "stopped") if stop() else run_job(cell, options, mailbox.send.remote, stop)
 
 
-def _shipped(cell: Cell, options: Options, desk: Any, refs: list[ray.ObjectRef], files: Files) -> Ending:
-    stop = Stop(desk)
+def _shipped(
+    cell: Cell, options: Options, mailbox: Any, refs: list[ray.ObjectRef], files: Files
+) -> JobResult:
+    stop = Stop(mailbox)
     if stop():
-        return Ending(cell, "stopped")
+        return JobResult(cell, "stopped")
     fetched = {ref: _with_tensor(ray.get(ref)) for ref in set(refs)}  # seeds that share data share the object
     sources = tuple(fetched[ref] for ref in refs)
     with tempfile.TemporaryDirectory(prefix="offline-gntd-") as folder:
@@ -188,43 +192,43 @@ def _shipped(cell: Cell, options: Options, desk: Any, refs: list[ray.ObjectRef],
         _unpack(cell, files)
         delivered = None
 
-        def tell(progress: Progress) -> None:
+        def report(progress: Progress) -> None:
             nonlocal delivered
-            desk.tell.remote(progress)
+            mailbox.send.remote(progress)
             checkpoints = _checkpoints(cell)
             if checkpoints and checkpoints != delivered:
                 delivered = checkpoints
-                ray.get(desk.tell.remote(Delivery(cell, _pack(cell))))
+                ray.get(mailbox.send.remote(Delivery(cell, _pack(cell))))
 
-        ending = attempt(cell, options, tell, stop, sources)
-        ray.get(desk.tell.remote(Delivery(cell, _pack(cell))))
-    return ending
+        result = run_job(cell, options, report, stop, sources)
+        ray.get(mailbox.send.remote(Delivery(cell, _pack(cell))))
+    return result
 
 
-def _with_tensor(source: Any) -> Source:
-    """A source as it was before it was shipped: with a tensor of rows instead of an array."""
+def _with_tensor(source: Any) -> DataSource:
+    """A source with a tensor of rows again, which was sent as an array."""
     if not isinstance(source, Dataset):
         return source
     return dataclasses.replace(source, rows=torch.from_numpy(source.rows))
 
 
 class Stop:
-    """Whether the grid was stopped, asked now and then; a grid that does not answer is gone."""
+    """Whether the grid was stopped, asked once per STOP_SECONDS; a grid that does not answer is gone."""
 
-    def __init__(self, desk: Any):
-        self.desk, self.asked, self.answer = desk, -STOP_SECONDS, False
+    def __init__(self, mailbox: Any):
+        self.mailbox, self.last_check, self.stopped = mailbox, -STOP_SECONDS, False
 
     def __call__(self) -> bool:
-        if time.monotonic() - self.asked >= STOP_SECONDS:
-            self.asked = time.monotonic()
+        if time.monotonic() - self.last_check >= STOP_SECONDS:
+            self.last_check = time.monotonic()
             try:
-                self.answer = ray.get(self.desk.is_stopped.remote())
+                self.stopped = ray.get(self.mailbox.is_stopped.remote())
             except ray.exceptions.RayError:
-                self.answer = True
-        return self.answer
+                self.stopped = True
+        return self.stopped
 
 
-# ---- what is shipped ----
+# ---- files and data that are sent ----
 
 
 def _seen_everywhere(path: Path) -> bool:
@@ -251,7 +255,7 @@ def _pack(cell: Cell) -> Files:
 
 
 def _unpack(cell: Cell, files: Files) -> None:
-    """Checkpoints first: what else there is may then be made of them."""
+    """Write files into run folders, checkpoints first: the other files can be recreated from them."""
     for seed, contents in files.items():
         folder = cell.folder(seed)
         before = set(folder.glob("checkpoint-*.pt"))
