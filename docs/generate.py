@@ -2,9 +2,9 @@
 
     make results-pages
 
-A page is a Jinja template in docs/templates/ with the prose; every number and table in it comes from the exported
-results, through the same functions as `offline-gntd table`. A test fails if a committed page differs from what
-this makes. The functions below `pages` are those that templates can call.
+A page is a Jinja template in docs/templates/ with the prose; every number and table in it comes from the
+exported results, through the same functions as `offline-gntd table`. A test fails if a committed page differs
+from what this makes. FUNCTIONS are those that templates can call.
 """
 
 import contextlib
@@ -32,13 +32,15 @@ from offline_gntd.analysis.statistics import Estimate
 from offline_gntd.analysis.table import Cell, Table, minus, number, tenths, whole
 from offline_gntd.cli import parser
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import definitions, preview, results
+from offline_gntd.experiments import definitions, planning, results
 from offline_gntd.files import duration
 
 REPOSITORY = Path(__file__).parents[1]
 TEMPLATES = REPOSITORY / "docs/templates"
 README = REPOSITORY / "README.md"
-BLOCK = re.compile(r"(<!-- results of (\S+): make results-pages -->\n).*?(<!-- end of results -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(<!-- results of (\S+): make results-pages -->\n).*?(<!-- end of results -->)", re.DOTALL
+)
 HERO = REPOSITORY / "docs/images/gndqn-vs-dqn.png"
 PARTS = ("difference", "low", "high")
 
@@ -129,7 +131,8 @@ def provenance(experiment: str) -> str:
     made_at = f"commit {listed(commits)}" if len(commits) < 4 else f"{len(commits)} commits"
     if outdated(experiment):
         return (
-            f"> **Results of version {listed(versions)}, not repeated with the present version yet**; its settings differ. "
+            f"> **Results of version {listed(versions)}, not repeated with the present version yet**; "
+            "its settings differ. "
             f"Made by {made_at}, on {listed(cpus)}."
         )
     return f"Made by version {listed(versions)}, {made_at}, on {listed(cpus)}."
@@ -221,7 +224,7 @@ def listed(names: list[str]) -> str:
 
 
 def claim(experiment: str, algorithm: str, measure: str) -> dict[str, Any]:
-    """One measure of the table of claims over all datasets: counts of verdicts, range of the estimates, a verdict.
+    """One measure of the table of claims over all datasets: counts of verdicts, range of the estimates.
 
     algorithm  label of the Gauss-Newton algorithm
     """
@@ -269,20 +272,28 @@ def verdict(better: int, worse: int, total: int) -> str:
     if better == total:
         return f"**holds** on {better} of {total}"
     if not better:
-        return f"**does not hold**: worse on {worse} of {total}" if worse else "**not shown**: no clear difference"
+        return (
+            f"**does not hold**: worse on {worse} of {total}"
+            if worse
+            else "**not shown**: no clear difference"
+        )
     return f"**partly**: better on {better}, worse on {worse} of {total}"
 
 
 def cost_per_update(experiments: list[str]) -> str:
-    """CPU seconds of 1,000 updates by algorithm, and the ratio of a Gauss-Newton algorithm to its baseline."""
+    """CPU seconds of 1,000 updates by algorithm, and their ratio to those of the baseline."""
     seconds: dict[str, dict[str, list[float]]] = {}
     for experiment in experiments:
         found = results.read_exported(experiment)
         for run in found.runs.to_dict("records") if found else []:
             if run["status"] == "done":
                 by_dataset = seconds.setdefault(run["label"], {})
-                by_dataset.setdefault(run["dataset"], []).append(1000 * run["training_cpu_seconds"] / run["steps"])
-    lines = ["| algorithm | CPU seconds per 1,000 updates: median [range] | × baseline, median over datasets |"]
+                by_dataset.setdefault(run["dataset"], []).append(
+                    1000 * run["training_cpu_seconds"] / run["steps"]
+                )
+    lines = [
+        "| algorithm | CPU seconds per 1,000 updates: median [range] | × baseline, median over datasets |"
+    ]
     lines += ["|---|---|---|"]
     for label, by_dataset in seconds.items():
         values = [value for group in by_dataset.values() for value in group]
@@ -303,7 +314,7 @@ def baseline_of(label: str) -> str:
 
 
 def cost_ratio(experiment: str, algorithm: str, baseline: str) -> str:
-    """Ratio of the CPU seconds of an update: median and range over the datasets on which the same commit ran both."""
+    """Ratio of the CPU seconds of an update over the datasets on which the same commit ran both."""
     found = results.read_exported(experiment)
     assert found is not None
     runs = found.runs.assign(rate=found.runs["training_cpu_seconds"] / found.runs["steps"])
@@ -322,7 +333,7 @@ def full_size(experiment: str, cores: tuple[int, ...]) -> str:
         grid = definitions.Experiment(
             f"{experiment}-cost", whole_grid.datasets, names, whole_grid.seeds, whole_grid.protocol
         )
-        forecasts = [preview.preview(grid, count) for count in cores]
+        forecasts = [planning.preview(grid, count, measure=False) for count in cores]
         seconds = [value for value in forecasts[0].seconds.values() if value is not None]
         title = render_label(names[0]) if len(names) == 1 else "all"
         one = duration(statistics.median(seconds)) if len(names) == 1 and seconds else ""
@@ -385,7 +396,7 @@ def headline(experiment: str) -> str:
         cells += [tenths(final["baseline_value"]), tenths(final["value"])]
         text.append("| " + " | ".join(cells) + " |")
     by = dict.fromkeys(row["version"] for row in _versions(experiment))
-    note = f"{size(experiment).capitalize()}; made by version {' and '.join(by)}. ≥: not all seeds reach the threshold."
+    note = f"{size(experiment)}; version {listed(list(by))}. ≥: not all seeds reach the threshold."
     return "\n".join(text) + f"\n\n{note}\n"
 
 
@@ -395,7 +406,7 @@ def _reached(line: pd.Series, prefix: str) -> str:
 
 
 def draw_hero(path: Path, experiment: str = "table1", dataset: str = "cartpole-replay") -> None:
-    """Learning curves of DQN and GNDQN on one dataset, with the update at which each reaches the threshold."""
+    """Learning curves of DQN and GNDQN on one dataset; the title says when they reach the threshold."""
     from matplotlib import pyplot
 
     from offline_gntd.analysis.td_error import THRESHOLDS
@@ -408,9 +419,19 @@ def draw_hero(path: Path, experiment: str = "table1", dataset: str = "cartpole-r
         runs = curves[curves["algorithm"] == algorithm].pivot(index="step", columns="seed", values="return")
         mean, std = runs.mean(axis=1), runs.std(axis=1)
         axes.plot(mean.index, mean, color=colour, linewidth=2.5, label=label)
-        axes.fill_between(mean.index, (mean - std).clip(0), (mean + std).clip(upper=500), color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(
+            mean.index,
+            (mean - std).clip(0),
+            (mean + std).clip(upper=500),
+            color=colour,
+            alpha=0.18,
+            linewidth=0,
+        )
     axes.axhline(THRESHOLDS["CartPole-v1"], color="black", linewidth=0.8, linestyle=":")
-    line = row(f"{experiment} --kind claims", f"dataset == {dataset!r} and algorithm == 'GNDQN' and measure == 'updates_counted'")
+    line = row(
+        f"{experiment} --kind claims",
+        f"dataset == {dataset!r} and algorithm == 'GNDQN' and measure == 'updates_counted'",
+    )
     axes.set_title(
         f"Return of 400 after {_reached(pd.Series(line), '')} updates with a Gauss-Newton critic, "
         f"{_reached(pd.Series(line), 'baseline_')} without",

@@ -1,6 +1,7 @@
-"""Files of the repository outside docs/ that pages link to (figures, examples, source) become part of the site.
+"""Files outside docs/ that pages link to (figures, examples, source) become part of the site.
 
-A link such as ../../analysis/table1-updates.png works in the repository; in the site it leads to repository/analysis/….
+A link to ../../analysis/table1-updates.png works in the repository; in the site it is changed to one to
+repository/analysis/table1-updates.png. Text files get the suffix .txt, which browsers show.
 """
 
 import posixpath
@@ -33,7 +34,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def _uri(target: Path, docs: Path) -> str:
     path = target.relative_to(docs.parent).as_posix()
-    return "repository/" + (path if not path.endswith(".md") else path + ".txt")
+    return f"repository/{path}" + (".txt" if target.suffix in (".md", ".py", ".cff") else "")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:

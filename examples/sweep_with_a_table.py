@@ -4,9 +4,8 @@ python examples/sweep_with_a_table.py
 
 The same from a shell:
 offline-gntd datasets build cartpole-replay-small --seeds 2
-offline-gntd run damping --algorithms dqn gndqn --datasets cartpole-replay-small --seeds 2 --steps 600 --evaluate-every 100
-offline-gntd run damping --algorithms gndqn --set kfac.damping=0.05,1 --datasets cartpole-replay-small --seeds 2 --steps 600 \
-             --evaluate-every 100
+offline-gntd run damping --datasets cartpole-replay-small --seeds 2 --steps 600 --algorithms dqn \\
+             gndqn@kfac.damping=0.05 gndqn@kfac.damping=0.25 gndqn@kfac.damping=1
 offline-gntd table damping --metric return
 """
 
@@ -23,7 +22,9 @@ def main(steps: int = 600, seeds: int = 2) -> str:
         datasets=("cartpole-replay-small",),
         algorithms=("dqn", *(f"gndqn@kfac.damping={damping:g}" for damping in dampings)),
         seeds=seeds,
-        protocol=Protocol(steps=steps, evaluate_every=max(1, steps // 6), evaluate_episodes=10, seeds_per_process=seeds),
+        protocol=Protocol(
+            steps=steps, evaluate_every=max(1, steps // 6), evaluate_episodes=10, seeds_per_process=seeds
+        ),
         table=TableView(kind="scores", metric="return"),
     )
     build_discrete(experiment.datasets, seeds=seeds)  # skipped if it is there

@@ -86,7 +86,9 @@ def test_inline_commands_parse(page, capsys):
             parser().parse_args(words)
         said = capsys.readouterr().err
         # a command may be named without what it needs: `offline-gntd export`
-        assert not said or "the following arguments are required" in said, f"{words} in {identifier(page)}: {said}"
+        assert not said or "the following arguments are required" in said, (
+            f"{words} in {identifier(page)}: {said}"
+        )
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=identifier)
@@ -111,7 +113,10 @@ def test_results_pages_are_what_the_results_give(generator):
     """If this fails, results/ or docs/templates/ have changed: make results-pages"""
     with generator.exported_results_only():
         pages = generator.pages()
-    assert {path.name for path in pages} == {"README.md", *(path.name for path in generator.TEMPLATES.glob("*.md"))}
+    assert {path.name for path in pages} == {
+        "README.md",
+        *(path.name for path in generator.TEMPLATES.glob("*.md")),
+    }
     for path, text in pages.items():
         assert path.read_text() == text, f"{identifier(path)} is not what make results-pages writes"
         assert not re.search(r"\bnan\b|{{|{%", text), identifier(path)
@@ -121,7 +126,9 @@ def test_results_of_an_earlier_version_are_labelled(generator):
     with generator.exported_results_only():
         for name in generator.exported():
             versions = {row["version"] for row in generator._versions(name)}
-            earlier = not all(version.startswith(generator.offline_gntd.__version__[:4]) for version in versions)
+            earlier = not all(
+                version.startswith(generator.offline_gntd.__version__[:4]) for version in versions
+            )
             assert generator.provenance(name).startswith("> **Results of version") == earlier, name
 
 
@@ -132,7 +139,11 @@ def test_pages_have_at_most_their_words():
 
 def test_every_page_is_in_the_site():
     config = (REPOSITORY / "mkdocs.yml").read_text()
-    pages = [path.relative_to(REPOSITORY / "docs").as_posix() for path in PAGES if path.is_relative_to(REPOSITORY / "docs")]
+    pages = [
+        path.relative_to(REPOSITORY / "docs").as_posix()
+        for path in PAGES
+        if path.is_relative_to(REPOSITORY / "docs")
+    ]
     assert [page for page in pages if f": {page}\n" not in config] == []
 
 
@@ -140,10 +151,14 @@ def test_every_page_is_in_the_site():
 def test_the_site_is_built_without_a_warning_and_needs_no_network(tmp_path):
     pytest.importorskip("mkdocs")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
-    done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    done = subprocess.run(
+        build, cwd=REPOSITORY, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    )
     assert done.returncode == 0, done.stderr
     for page in tmp_path.rglob("*.html"):
-        loaded = re.findall(r"<(?:script|img|link|iframe)[^>]+(?:src|href)=\"?(https?://[^\s\">]+)", page.read_text())
+        loaded = re.findall(
+            r"<(?:script|img|link|iframe)[^>]+(?:src|href)=\"?(https?://[^\s\">]+)", page.read_text()
+        )
         assert loaded == [], page
 
 
