@@ -197,7 +197,9 @@ def test_files_and_functions_that_the_architecture_names_exist():
 
 def test_make_targets_that_are_named_exist():
     targets = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
-    named = {name for page in PAGES for name in re.findall(r"`make ([\w-]+)`", page.read_text())}
+    named = {
+        name for page in PAGES for name in re.findall(r"(?:`|^)make ([\w-]+)", page.read_text(), re.MULTILINE)
+    }
     assert {"test", "quickstart"} <= named <= targets
 
 
