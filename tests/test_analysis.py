@@ -130,6 +130,20 @@ def test_claims_count_seeds_that_never_reach_the_threshold(gauss_newton):
     assert "4 better, 0 worse" in table.caption
 
 
+def test_a_baseline_that_fails_quickly_is_not_faster():
+    """GNTD reaches 400 after 2 s, but TD, which never does, trains for only 1 s."""
+    experiment = Experiment(
+        "quick", ("cartpole-replay",), ("td", "gntd"), 3, PROTOCOL, algorithm_steps={"td": 10}
+    )
+    store(experiment)
+    for seed in range(3):
+        write_run(experiment, "td", seed, [10])
+        write_run(experiment, "gntd", seed, [10, 500])
+    line = td_error.claims(select("quick"), LAST).long.set_index("measure").loc["seconds_counted"]
+    assert (line["value"], line["baseline_value"], line["verdict"]) == (1, 1, "unclear")
+    assert (line["reached"], line["limited"], line["baseline_reached"]) == (3, True, 0)
+
+
 def test_claims_without_data_or_a_second_seed(gauss_newton):
     for seed in range(3):
         write_run(gauss_newton, "td", seed, [600, 700])  # no absolute TD errors

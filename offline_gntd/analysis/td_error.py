@@ -8,6 +8,7 @@ import re
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from offline_gntd.analysis import captions, published, statistics
@@ -22,6 +23,7 @@ ERRORS = {  # metrics after training, and their headings
     "td_error_abs": "TD error (abs)",
     "bellman_error": "TD error (squared)",
 }
+ROUNDING = 1e-9  # of an interval's limits
 VERDICTS = ("better", "worse", "unclear", "missing")
 
 
@@ -175,12 +177,23 @@ MEASURES = {  # column of per_seed: heading, whether it is compared by ratio, wh
 
 
 def _comparison(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> dict[str, Any]:
+    """Difference or ratio of the means of two algorithms on one dataset, and the verdict.
+
+    Times to the threshold are restricted means: both sides are cut off at the end of the shortest run that
+    does not reach it, so that a baseline that fails quickly does not look fast.
+    """
     _, ratio, less = MEASURES[name]
     x, y = (frame[name].dropna().to_numpy(float) for frame in (ours, theirs))
+    limit = math.inf
+    if name.endswith("_counted"):
+        unreached = [*ours[name][ours["updates"].isna()], *theirs[name][theirs["updates"].isna()]]
+        limit = min(unreached, default=math.inf)
+    limited = [bool((values >= limit).any()) for values in (x, y)]
+    x, y = np.minimum(x, limit), np.minimum(y, limit)
     line: dict[str, Any] = {"kind": "ratio" if ratio else "difference"}
-    for prefix, frame, values in (("", ours, x), ("baseline_", theirs, y)):
+    for i, (prefix, frame, values) in enumerate((("", ours, x), ("baseline_", theirs, y))):
         line |= {f"{prefix}value": values.mean() if len(values) else math.nan, f"{prefix}seeds": len(frame)}
-        line[f"{prefix}reached"] = int(frame["updates"].count())
+        line |= {f"{prefix}reached": int(frame["updates"].count()), f"{prefix}limited": limited[i]}
     estimate = statistics.Estimate(math.nan, math.nan, math.nan)
     if len(x) and len(y) and not (ratio and not y.mean()):
         estimate = statistics.compare_means(x, y, ratio)
@@ -191,7 +204,7 @@ def _comparison(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> dict[str
 def _verdict(estimate: statistics.Estimate, neutral: float, less: bool, seeds: int) -> str:
     if math.isnan(estimate.value):
         return "missing"
-    if seeds < 2 or estimate.covers(neutral):
+    if seeds < 2 or estimate.low - ROUNDING <= neutral <= estimate.high + ROUNDING:
         return "unclear"
     return "better" if (estimate.value < neutral) == less else "worse"
 
@@ -219,7 +232,7 @@ def _claim_row(line: dict[str, Any]) -> Row:
         if not to_threshold or text == "—":
             return text
         reached, seeds = line[f"{prefix}reached"], line[f"{prefix}seeds"]
-        return f"{'≥ ' if reached < seeds else ''}{text} ({reached}/{seeds})"
+        return f"{'≥ ' if line[f'{prefix}limited'] else ''}{text} ({reached}/{seeds})"
 
     shown = "—"
     if not math.isnan(line["estimate"]):
@@ -257,8 +270,8 @@ def _claims_caption(selection: Selection, long: pd.DataFrame) -> str:
         f"Verdicts: {'; '.join(counts)}.",
         "Difference of returns or ratio of means, 95 % bootstrap interval over seeds; unclear: contains 0",
         "or 1.",
-        f"Threshold: {_thresholds(selection)}; a seed that never reaches it counts with its run's length (≥",
-        "and k/n seeds).",
+        f"Threshold: {_thresholds(selection)}; a seed that never reaches it counts with its run's length,",
+        "where both sides are cut off (≥); k/n: seeds that reach it.",
         *captions.few_seeds(selection.experiment.seeds),
         *selection.notes,
     ]
