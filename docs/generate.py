@@ -321,7 +321,10 @@ def cost_ratio(experiment: str, algorithm: str, baseline: str) -> str:
     groups = runs.groupby(["dataset", "algorithm"])
     rates, commits = groups["rate"].median().unstack(), groups["commit"].agg(set).unstack()
     ratios = (rates[algorithm] / rates[baseline])[commits[algorithm] == commits[baseline]].dropna()
-    return f"{ratios.median():.2f} (range over datasets {ratios.min():.2f} to {ratios.max():.2f})"
+    which = (
+        f"{len(ratios)} of {len(rates)} datasets" if len(ratios) < len(rates) else f"{len(ratios)} datasets"
+    )
+    return f"{ratios.median():.2f} (median over {which}; {ratios.min():.2f} to {ratios.max():.2f})"
 
 
 def full_size(experiment: str, cores: tuple[int, ...]) -> str:
@@ -439,6 +442,11 @@ def draw_hero(path: Path, experiment: str = "table1", dataset: str = "cartpole-r
         fontsize=11,
     )
     axes.set(xlabel="updates", ylabel="return (CartPole, replay data)", xlim=(0, None), ylim=(0, 510))
+    if outdated(experiment):
+        versions = dict.fromkeys(found["version"] for found in _versions(experiment))
+        axes.set_xlabel(
+            f"updates (results of version {listed(list(versions))}, with other settings than today's)"
+        )
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
     path.parent.mkdir(exist_ok=True)
