@@ -168,8 +168,8 @@ def test_run_on_rows_that_differ_from_their_sha256_is_not_done(small_dataset, mo
         damage()
     with monkeypatch.context() as patch:  # as when a disk fails: the size and times of the file stay the same
         patch.setattr(cache, "_stamp", lambda path: stamp)
-        ending = attempt(cell, Options(), damage)
+        ending = run_job(cell, Options(), damage)
     assert ending.kind == "refused"
     assert "no longer match their sha256" in ending.error
     assert json.loads((cell.folder(0) / "run.json").read_text())["status"] == "failed"
-    assert attempt(cell, Options()).kind == "done"
+    assert run_job(cell, Options()).kind == "done"
