@@ -1,6 +1,6 @@
 """Updates per second of two installed versions of the package, in alternating slices of one run.
 
-    python benchmarks/versions.py OLD/bin/python NEW/bin/python [--presets td3_bc gntd3_bc:gntd3_bc@kfac.rank=none]
+    python benchmarks/versions.py OLD/bin/python NEW/bin/python --presets td3_bc bc:bc@widths=256x256
 
 A preset that has other settings in the old version is given as NEW:OLD.
 

@@ -413,7 +413,7 @@ def _reached(line: pd.Series, prefix: str) -> str:
     return f"{'≥ ' if some else ''}{whole(line[f'{prefix}value'])}"
 
 
-def draw_hero(path: Path, experiment: str = "table1", dataset: str = "cartpole-replay") -> None:
+def draw_hero(path: Path, experiment: str = "table1-authors", dataset: str = "cartpole-replay") -> None:
     """Learning curves of DQN and GNDQN on one dataset; the title says when they reach the threshold."""
     from matplotlib import pyplot
 
