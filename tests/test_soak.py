@@ -110,16 +110,16 @@ class Soak:
     def mend(self):
         """What the messages tell the user to do; whether there was anything to do."""
         command = [sys.executable, "-m", "offline_gntd", "status", "study", "--verify", "--json"]
-        told = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=GRID_SECONDS)
-        assert "Traceback" not in told.stderr, told.stderr
-        if "delete it and run study again" in told.stderr:
+        output = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=GRID_SECONDS)
+        assert "Traceback" not in output.stderr, output.stderr
+        if "delete it and run study again" in output.stderr:
             (self.home / "results/study/experiment.json").unlink()
             self.reactions["damaged experiment.json"] += 1
             return True
-        if "no experiment 'study'" in told.stderr:
+        if "no experiment 'study'" in output.stderr:
             return False
-        assert told.returncode in (0, 2), told
-        [status] = json.loads(told.stdout)
+        assert output.returncode in (0, 2), output
+        [status] = json.loads(output.stdout)
         damaged = [run for run in status["runs"] if run["damaged"]]
         for run in damaged:
             assert "delete its folder" in run["error"]
