@@ -1,6 +1,8 @@
 """Updates per second of two installed versions of the package, in alternating slices of one run.
 
-    python benchmarks/versions.py OLD/bin/python NEW/bin/python [--presets td3_bc gntd3_bc] [--rounds 7]
+    python benchmarks/versions.py OLD/bin/python NEW/bin/python --presets td3_bc bc:bc@widths=256x256
+
+A preset that has other settings in the old version is given as NEW:OLD.
 
 Each version trains in a process of its own, one thread, on random transitions of HalfCheetah's or CartPole's
 shape. Only one process works at a time, so that changes of the machine's speed affect both.
@@ -36,7 +38,7 @@ for line in sys.stdin:
 
 class Worker:
     def __init__(self, python: str, preset: str, seconds: float):
-        command = [python, "-c", WORKER, preset, str(seconds)]
+        command = [python, "-I", "-c", WORKER, preset, str(seconds)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def rate(self) -> float:
@@ -59,7 +61,9 @@ def main() -> None:
     args = parser.parse_args()
     print("| preset | old, updates/s | new, updates/s | new / old |\n|---|---|---|---|")
     for preset in args.presets:
-        old, new = (Worker(python, preset, args.seconds) for python in (args.old, args.new))
+        preset, _, old_preset = preset.partition(":")
+        old = Worker(args.old, old_preset or preset, args.seconds)
+        new = Worker(args.new, preset, args.seconds)
         rates = [(old.rate(), new.rate()) for _ in range(args.rounds + 1)][1:]  # the first warms up
         ratio = statistics.median(b / a for a, b in rates)
         before, after = (statistics.median(column) for column in zip(*rates, strict=True))

@@ -267,8 +267,8 @@ def _claims_caption(selection: Selection, long: pd.DataFrame) -> str:
 
 def _caption(selection: Selection) -> str:
     parts = [
-        "TD error: mean over all rows after training, absolute against the target network (as the authors",
-        "logged it), absolute and squared with the online network.",
+        "TD error after training: mean over at most 16,384 evenly spaced rows, absolute against the target",
+        "network (as the authors logged it), absolute and squared with the online network.",
         f"Threshold: first evaluation {_thresholds(selection)}; updates and {selection.clock} of training:",
         f"means over the seeds that reach it; others: {captions.SPREAD}.",
         *captions.marks(selection),
