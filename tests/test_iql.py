@@ -1,11 +1,15 @@
 """IQL against a plain reference, and its schedule."""
 
+import numpy as np
 import plain
 import pytest
 import torch
 from torch.distributions import Normal
 
 from offline_gntd.algorithms import CATALOGUE, configured
+from offline_gntd.algorithms.iql import IQL
+from offline_gntd.datasets import load
+from offline_gntd.experiments.training import batches_of
 
 
 class Reference:
@@ -85,3 +89,23 @@ def test_the_policy_s_learning_rate_falls_to_0_at_the_end_of_a_run():
         agent.updates.fill_(updates)
         rates.append(agent._actor_learning_rate())
     assert rates == pytest.approx([3e-4, 1.5e-4, 0, 0], abs=1e-12)
+
+
+def test_rewards_are_scaled_so_that_returns_span_1000():
+    rng = np.random.default_rng(0)
+    ends = np.zeros(20, bool)
+    ends[[4, 11, 19]] = True
+    arrays = {
+        "observations": rng.normal(size=(20, 11)).astype(np.float32),
+        "actions": rng.uniform(-1, 1, size=(20, 3)).astype(np.float32),
+        "rewards": rng.normal(size=20).astype(np.float32),
+        "terminals": ends,
+        "timeouts": np.zeros(20, bool),
+    }
+    dataset = load(arrays, env="hopper")
+    generators = [torch.Generator()]
+    scaled = batches_of([dataset], IQL(batch_size=4), [0], generators).transitions[0]
+    plain = batches_of([dataset], IQL(batch_size=4, scale_rewards=False), [0], generators).transitions[0]
+    torch.testing.assert_close(plain.reward, dataset.transitions.reward, rtol=0, atol=0)
+    torch.testing.assert_close(scaled.reward, plain.reward * 1000 / float(np.ptp(dataset.episode_returns)))
+    torch.testing.assert_close(scaled.next_obs, plain.next_obs, rtol=0, atol=0)

@@ -40,6 +40,7 @@ class IQL:
     inverse_temperature: float = 3.0  # β in the paper
     max_weight: float = 100.0  # of exp(β · advantage)
     normalise_obs: bool = False
+    scale_rewards: bool = True  # so that the returns of the dataset's episodes span 1,000
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
     precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
 

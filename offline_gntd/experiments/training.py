@@ -6,6 +6,7 @@ Batches are drawn from datasets (ReplayBatches) or collected online by the polic
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,7 +116,7 @@ class ReplayBatches:
     """Batches drawn uniformly from the rows of each seed's dataset, with the seed's generator.
 
     The datasets of all seeds are concatenated, so that a batch for all seeds is one gather. A dataset that
-    all seeds share is not copied, unless its truncated rows are to count as terminal.
+    all seeds share is not copied, unless settings change its rows.
     """
 
     def __init__(
@@ -124,11 +125,12 @@ class ReplayBatches:
         batch_size: int,
         generators: Sequence[torch.Generator],
         timeouts_terminal: bool = False,
+        scale_rewards: bool = False,
     ):
         """datasets  one per seed; the same object where seeds share it"""
         task = datasets[0].task
         distinct = list({id(dataset): dataset for dataset in datasets}.values())
-        rows = [_rows(dataset, timeouts_terminal) for dataset in distinct]
+        rows = [_rows(dataset, timeouts_terminal, scale_rewards) for dataset in distinct]
         self.rows = (rows[0] if len(rows) == 1 else torch.cat(rows)).to(generators[0].device)
         ends = torch.tensor([len(each) for each in rows]).cumsum(0).tolist()
         ranges = {id(dataset): (end - len(dataset), end) for dataset, end in zip(distinct, ends, strict=True)}
@@ -157,12 +159,18 @@ class ReplayBatches:
         pass
 
 
-def _rows(dataset: Dataset, timeouts_terminal: bool) -> Tensor:
-    """A dataset's rows; with `timeouts_terminal`, a copy where truncated rows are terminal, if it has any."""
-    if not timeouts_terminal or not len(dataset.truncated):
+def _rows(dataset: Dataset, timeouts_terminal: bool, scale_rewards: bool) -> Tensor:
+    """A dataset's rows, or a copy if settings change them: truncated rows are terminal, or rewards are scaled
+    so that the returns of the episodes span 1,000."""
+    timeouts_terminal = timeouts_terminal and len(dataset.truncated) > 0
+    span = float(np.ptp(dataset.episode_returns))
+    if not timeouts_terminal and not (scale_rewards and span):
         return dataset.rows
     rows = dataset.rows.clone()
-    rows[torch.from_numpy(dataset.truncated), -1] = 1.0
+    if timeouts_terminal:
+        rows[torch.from_numpy(dataset.truncated), -1] = 1.0
+    if scale_rewards and span:
+        rows[:, -dataset.task.obs_dim - 2] *= 1000 / span
     return rows
 
 
@@ -181,4 +189,5 @@ def batches_of(
         return OnlineBatches(sources[0].task, settings, seeds, generators)
     datasets = [source for source in sources if isinstance(source, Dataset)]
     timeouts_terminal = getattr(config, "timeouts_terminal", False)
-    return ReplayBatches(datasets, config.batch_size, generators, timeouts_terminal)
+    scale_rewards = getattr(config, "scale_rewards", False)
+    return ReplayBatches(datasets, config.batch_size, generators, timeouts_terminal, scale_rewards)
