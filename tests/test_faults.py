@@ -222,6 +222,7 @@ def test_a_damaged_experiment_json_is_named(content, finished_study, capsys):
     assert "other: 5 waiting" in out
     definitions.stored_path("study").unlink()
     assert main(RUN) == 0
+    assert main(["table", "study"]) == 0
 
 
 @pytest.mark.parametrize("name", ["lock-x", "lock-", "lock-1e3", f"lock-{'9' * 30}"])

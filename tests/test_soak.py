@@ -94,7 +94,7 @@ class Soak:
             self.mend()
         for _ in range(3):
             self.flip()
-        while self.mend() or not self.run_grid(disturbed=False):
+        while not self.run_grid(disturbed=False) or self.mend():
             pass
 
     def run_grid(self, disturbed=True):
