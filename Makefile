@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup quickstart docs results-pages test test-all lint types soak coverage conformance peers clean
+.PHONY: setup quickstart docs results-pages test test-fast test-all lint types soak coverage conformance peers clean
 
 setup: $(READY)
 
@@ -16,6 +16,12 @@ quickstart: $(READY)
 
 test: $(READY) lint
 	$(BIN)/pytest
+
+# the mathematics, the algorithms, settings, results and layers: under 30 seconds
+FAST := networks kfac gauss_newton policy_gradient td3_bc q_learning bc bcq cql iql rebrac autograd continuous \
+	transitions layers configuration compatibility results runs lock d4rl statistics
+test-fast: $(READY)
+	$(BIN)/pytest $(FAST:%=tests/test_%.py)
 
 test-all: .venv/.ready-all lint
 	$(BIN)/pytest -m "not conformance and not soak"

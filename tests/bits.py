@@ -10,7 +10,7 @@ def read(folder):
     """Of one run's folder: its rows, its state, and what run.json says of it."""
     [checkpoint] = folder.glob("checkpoint-*.pt")
     content = tensors.load(checkpoint)
-    about = json.loads((folder / "run.json").read_text())
+    run = json.loads((folder / "run.json").read_text())
     return {
         "scores": [_untimed(row) for row in rows(folder / "scores.csv")],
         "metrics": [_untimed(row) for row in rows(folder / "metrics.csv")],
@@ -19,9 +19,9 @@ def read(folder):
             for part, state in content["state"].items()
             for name, tensor in state.items()
         },
-        "kept scores": [_untimed(row) for row in content["scores"]],
-        "kept metrics": [_untimed(row) for row in content["metrics"]],
-        "about": {key: about[key] for key in ("status", "steps", "config_hash", "dataset_sha256", "seed")},
+        "checkpoint scores": [_untimed(row) for row in content["scores"]],
+        "checkpoint metrics": [_untimed(row) for row in content["metrics"]],
+        "run.json": {key: run[key] for key in ("status", "steps", "config_hash", "dataset_sha256", "seed")},
     }
 
 

@@ -1,6 +1,7 @@
 """Fixtures: a temporary home for every test, one thread, reference material if it is available."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,22 +40,34 @@ def cartpole():
     return Task("CartPole-v1", 4, 2, True, 22.3, 500.0, "test")
 
 
+QUICK_AGENTS = {kind: replace(agent, hidden_dims=(32, 32)) for kind, agent in discrete.AGENTS.items()}
+QUICK_SETTINGS = ReplaySettings(random_steps=200, episodes=4, epsilon_steps=50, transitions=400)
+
+
 @pytest.fixture
 def quick_settings(monkeypatch):
     """Online training short enough for a test."""
-    monkeypatch.setattr(
-        discrete,
-        "AGENTS",
-        {kind: replace(agent, hidden_dims=(32, 32)) for kind, agent in discrete.AGENTS.items()},
-    )
-    return ReplaySettings(random_steps=200, episodes=4, epsilon_steps=50, transitions=400)
+    monkeypatch.setattr(discrete, "AGENTS", QUICK_AGENTS)
+    return QUICK_SETTINGS
+
+
+@pytest.fixture(scope="session")
+def built_datasets(tmp_path_factory):
+    """A home with the first four members of cartpole-replay-small, built once."""
+    folder = tmp_path_factory.mktemp("built")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OFFLINE_GNTD_HOME", str(folder))
+        patch.setattr(discrete, "AGENTS", QUICK_AGENTS)
+        torch.set_num_threads(1)
+        for seed in range(4):
+            discrete.build(f"cartpole-replay-small-s{seed}", QUICK_SETTINGS, quiet=True)
+    return folder
 
 
 @pytest.fixture
-def small_dataset(quick_settings):
+def small_dataset(home, built_datasets):
     """The first four members of cartpole-replay-small."""
-    for seed in range(4):
-        discrete.build(f"cartpole-replay-small-s{seed}", quick_settings, quiet=True)
+    shutil.copytree(built_datasets / "datasets", home / "datasets")
     return load("cartpole-replay-small")
 
 

@@ -94,9 +94,9 @@ def test_disk_that_fills_during_a_run_keeps_the_last_checkpoint(small_disk, monk
             fill(small_disk, leave=100_000)
 
     monkeypatch.setattr("offline_gntd.experiments.job.REPORT_SECONDS", 0.0)
-    ending = run_job(cell, Options(checkpoint_seconds=1e-9), fill_late)
-    assert ending.kind == "unwritable"
-    assert "No space left on device" in ending.error
+    result = run_job(cell, Options(checkpoint_seconds=1e-9), fill_late)
+    assert result.kind == "unwritable"
+    assert "No space left on device" in result.error
     assert_sound(small_disk)
     assert Record(cell.folder(0)).checkpoint_steps() == {150}
     assert run_job(cell, Options()).kind == "unwritable"  # still full
@@ -129,10 +129,10 @@ def test_table_is_printed_on_a_read_only_disk(small_disk, capfd):
 def test_missing_dataset_fails_its_run_in_one_line(small_dataset, home):
     cell = Cell("study", "cartpole-replay-small", "dqn@batch_size=32", (0,), STUDY.protocol)
     shutil.move(home_folder() / "datasets", home / "away")
-    ending = run_job(cell, Options())
-    assert ending.kind == "refused"  # another attempt would find it no better
-    assert "datasets build cartpole-replay-small" in ending.error
-    assert "\n" not in ending.error
+    result = run_job(cell, Options())
+    assert result.kind == "refused"  # another attempt would find it no better
+    assert "datasets build cartpole-replay-small" in result.error
+    assert "\n" not in result.error
     assert json.loads((cell.folder(0) / "run.json").read_text())["status"] == "failed"
     shutil.move(home / "away", home_folder() / "datasets")
     assert run_job(cell, Options()).kind == "done"
@@ -168,8 +168,8 @@ def test_run_on_rows_that_differ_from_their_sha256_is_not_done(small_dataset, mo
         damage()
     with monkeypatch.context() as patch:  # as when a disk fails: the size and times of the file stay the same
         patch.setattr(cache, "_stamp", lambda path: stamp)
-        ending = run_job(cell, Options(), damage)
-    assert ending.kind == "refused"
-    assert "no longer match their sha256" in ending.error
+        result = run_job(cell, Options(), damage)
+    assert result.kind == "refused"
+    assert "no longer match their sha256" in result.error
     assert json.loads((cell.folder(0) / "run.json").read_text())["status"] == "failed"
     assert run_job(cell, Options()).kind == "done"

@@ -154,11 +154,11 @@ def test_a_damaged_run_json_fails_its_run_and_not_the_grid(small_dataset, home, 
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(content, errors="surrogateescape")
     assert main(command) == 1
-    told = capsys.readouterr()
-    assert "1 done, 7 failed" in told.out
-    assert told.err.count("delete its folder to run it again") == 7
-    assert "Traceback" not in told.err
-    assert "trying again" not in told.err
+    output = capsys.readouterr()
+    assert "1 done, 7 failed" in output.out
+    assert output.err.count("delete its folder to run it again") == 7
+    assert "Traceback" not in output.err
+    assert "trying again" not in output.err
     assert main(["status", "study"]) == 2
     assert "1 done, 7 failed" in capsys.readouterr().out
     for command in ("table", "export"):
@@ -168,11 +168,22 @@ def test_a_damaged_run_json_fails_its_run_and_not_the_grid(small_dataset, home, 
     assert main(["table", "study"]) == 1  # incomplete
 
 
+@pytest.fixture(scope="module")
+def trained_study(built_datasets, tmp_path_factory):
+    """A home in which STUDY is finished."""
+    folder = tmp_path_factory.mktemp("trained")
+    shutil.copytree(built_datasets / "datasets", folder / "datasets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OFFLINE_GNTD_HOME", str(folder))
+        definitions.store(STUDY)
+        for cell in STUDY.cells():
+            assert run_job(cell, Options()).kind == "done"
+    return folder
+
+
 @pytest.fixture
-def finished_study(small_dataset):
-    definitions.store(STUDY)
-    for cell in STUDY.cells():
-        assert run_job(cell, Options()).kind == "done"
+def finished_study(trained_study, home):
+    shutil.copytree(trained_study, home, dirs_exist_ok=True)
     return STUDY.cells()
 
 
@@ -211,6 +222,7 @@ def test_a_damaged_experiment_json_is_named(content, finished_study, capsys):
     assert "other: 5 waiting" in out
     definitions.stored_path("study").unlink()
     assert main(RUN) == 0
+    assert main(["table", "study"]) == 0
 
 
 @pytest.mark.parametrize("name", ["lock-x", "lock-", "lock-1e3", f"lock-{'9' * 30}"])
@@ -328,9 +340,9 @@ def test_an_error_of_a_users_algorithm_is_tried_once(where, small_dataset, home,
     assert (result.kind, result.error) == ("refused", "ValueError: a mistake")
     if where == "act":  # the grid does not try again
         assert main([*RUN, "--seeds", "1", "--algorithms", "mine", "--import", path]) == 1
-        told = capsys.readouterr()
-        assert "1 failed" in told.out
-        assert "trying again" not in told.err
+        output = capsys.readouterr()
+        assert "1 failed" in output.out
+        assert "trying again" not in output.err
 
 
 @pytest.mark.parametrize("name", ["../mine", "a/b", "..", ""])

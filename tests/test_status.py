@@ -70,8 +70,8 @@ def test_status_from_disk_alone(half_done, capsys):
         assert found.seconds_left == pytest.approx(rest + sum(whole))  # one at a time, the failed one too
         assert "updates/s" in found.runs[1].text()
         assert main(["status", "study", "--json"]) == 0
-        [told] = json.loads(capsys.readouterr().out)
-        assert told["counts"] == {
+        [output] = json.loads(capsys.readouterr().out)
+        assert output["counts"] == {
             "done": 1,
             "diverged": 1,
             "running": 1,
@@ -108,15 +108,15 @@ def test_a_run_of_a_dead_process_is_waiting(half_done):
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(small_dataset, home, capsys):
     assert main([*ARGUMENTS, "--dry-run", "--workers", "2"]) == 0
-    told = capsys.readouterr().out
-    assert told.count("to run") == 6 + 1
-    assert "hours of work" in told  # from rates measured on the spot
-    assert "?" not in told
+    output = capsys.readouterr().out
+    assert output.count("to run") == 6 + 1
+    assert "hours of work" in output  # from rates measured on the spot
+    assert "?" not in output
     assert not (home / "results").exists()
     assert main([*ARGUMENTS, "--datasets", "cartpole-replay-small", "acrobot-replay", "--dry-run"]) == 1
-    assert "missing   " in (told := capsys.readouterr().out)
-    assert "datasets build acrobot-replay" in told
-    assert "12 to run" in told
+    assert "missing   " in (output := capsys.readouterr().out)
+    assert "datasets build acrobot-replay" in output
+    assert "12 to run" in output
 
 
 def test_a_dry_run_counts_hours_from_measured_rates(half_done):
@@ -200,7 +200,7 @@ def test_a_terminal_gets_bars_and_anything_else_plain_lines(terminal, home, monk
         shown.progress(Progress(other, 20))
         shown.ended(JobResult(cell, "done"))
         shown.line("a word")
-    told = file.getvalue()
+    output = file.getvalue()
     for words in (str(cell), "score 12.3", "1 of 2 ended", "left", "a word"):
-        assert words in told
-    assert ("\x1b[" in told) == terminal
+        assert words in output
+    assert ("\x1b[" in output) == terminal

@@ -37,10 +37,10 @@ def test_killed_at_random_moments_it_leaves_the_same_bits(algorithm, small_datas
     )
     assert finish(undisturbed) == 0
     expected = bits.read(undisturbed.folder(0))
-    about = json.loads((undisturbed.folder(0) / "run.json").read_text())
+    description = json.loads((undisturbed.folder(0) / "run.json").read_text())
     folder, resumed_at = killed.folder(0), []
-    often = about["training_seconds"] / CHECKPOINTS
-    for moment in moments(KILLS[algorithm], about["training_seconds"]):
+    often = description["training_seconds"] / CHECKPOINTS
+    for moment in moments(KILLS[algorithm], description["training_seconds"]):
         run = start(killed, often)
         wait_for_status(folder, process=run.pid)
         time.sleep(moment)
@@ -91,10 +91,10 @@ def wait_for_status(folder, process):
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
-            about = json.loads((folder / "run.json").read_text())
+            description = json.loads((folder / "run.json").read_text())
         except (OSError, ValueError):
-            about = {}
-        if about.get("process") == process:
+            description = {}
+        if description.get("process") == process:
             return
         time.sleep(0.01)
     raise AssertionError(f"{process} does not run {folder}")
@@ -106,8 +106,10 @@ def test_checkpoints_take_less_than_a_hundredth_of_a_runs_time(small_dataset):
     words = ["--seeds", "1", "--steps", "24000", "--evaluate-every", "24000", "--evaluate-episodes", "1"]
     assert main(["run", "long", "--datasets", "cartpole-replay-small", "--algorithms", "gndqn", *words]) == 0
     cell = Cell("long", "cartpole-replay-small", "gndqn", (0,), Protocol(24_000, 24_000, 1))
-    about = json.loads((cell.folder(0) / "run.json").read_text())
-    share = about["checkpoint_seconds"] / (about["training_seconds"] + about["evaluation_seconds"])
-    assert about["training_seconds"] > 15  # long enough for more than the last one
+    description = json.loads((cell.folder(0) / "run.json").read_text())
+    share = description["checkpoint_seconds"] / (
+        description["training_seconds"] + description["evaluation_seconds"]
+    )
+    assert description["training_seconds"] > 15  # long enough for more than the last one
     assert 0 < share < 0.01
-    print(f"checkpoints took {share:.3%} of {about['training_seconds']:.0f} s")
+    print(f"checkpoints took {share:.3%} of {description['training_seconds']:.0f} s")

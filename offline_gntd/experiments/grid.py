@@ -70,7 +70,7 @@ def run(
         raise error
     result = GridResult(plan.finished, plan.stale)
     if not plan.todo:
-        if definitions.stored_path(experiment.name).exists() and not plan.stale:
+        if definitions.stored_path(experiment.name).parent.exists() and not plan.stale:
             definitions.store(experiment)  # a table then asks for these runs too
         return result
     require_writable(definitions.stored_path(experiment.name).parent)
