@@ -84,5 +84,5 @@ def test_the_catalogue_is_d4rls(tmp_path):
     assert theirs == set(catalogue.entries())
     for name, entry in catalogue.entries().items():
         url, low, high = infos[name]
-        assert url == download.HOST + entry.path
+        assert url == download.HOST.replace("{path}", entry.path)
         assert (low, high) == (entry.locomotion.reference_min, entry.locomotion.reference_max)
