@@ -20,7 +20,7 @@ FEW_RUNS = 10  # with fewer, percentile intervals are too narrow
 SEED = 0  # of all resamples in tables and figures
 LEVEL = 0.05  # of the permutation test
 MOST_SPLITS = 200_000  # enumerated; if there are more, this number is sampled
-BOLD_RULE = f"Bold: best mean, or not significantly worse (permutation test over seeds, {LEVEL:.0%})."
+BOLD_RULE = "Bold: best, or not significantly worse (permutation test, 5 %)."
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 

@@ -10,10 +10,19 @@ from matplotlib.figure import Figure
 from offline_gntd.analysis.figures import legend, panels, styles
 from offline_gntd.errors import UserError
 from offline_gntd.theory import runner
-from offline_gntd.theory.policy_evaluation import STEP
+from offline_gntd.theory.measurements import STEP
 from offline_gntd.theory.problems import PROBLEMS
-from offline_gntd.theory.tables import METHODS, USUAL, Trials, complexity, directions, long, short
-from offline_gntd.theory.theorems import THEOREMS, rate
+from offline_gntd.theory.tables import (
+    METHODS,
+    THEOREMS,
+    USUAL,
+    Trials,
+    complexity,
+    directions,
+    long,
+    rate,
+    short,
+)
 
 ERROR = r"$\|Q - Q^\pi\|^2_\mu$"
 SMALLEST = 1e-20  # error that is shown; below it is rounding

@@ -1,6 +1,12 @@
-"""The table of predictions and measurements: one row per setting and quantity."""
+"""The theorems' predictions, and the table that compares them with the measurements.
+
+Predictions are for ε = ‖Q − Q^π‖²_μ: its rate, the exponents of its floor, the samples needed. The theorems
+bound √ε, so a bound of order N^(−1/2) is the exponent −1 of ε. All are upper bounds: a measurement may be
+better.
+"""
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -9,19 +15,47 @@ import pandas as pd
 from offline_gntd.analysis.statistics import Estimate, interval
 from offline_gntd.analysis.table import Cell, Table, minus
 from offline_gntd.theory import runner
-from offline_gntd.theory.directions import Comparison
-from offline_gntd.theory.policy_evaluation import STEP, Trial
+from offline_gntd.theory.measurements import STEP, Comparison, Trial
 from offline_gntd.theory.problems import ACTIONS, PROBLEMS, STATES
 from offline_gntd.theory.runner import Measurement
-from offline_gntd.theory.theorems import THEOREMS, linear_rate, rate
 
-NAME = runner.NAME
 METHODS = {"gntd": "GNTD", "td": "TD"}
 ROUNDING = 1e-18  # share of the first error below which an error is rounding
 LEVELS = 8  # values of ε for which samples are counted
 USUAL = Trial("linear")  # the settings that a sweep does not change
 DRAWS = 1_000  # bootstrap resamples of the seeds
 AFTER = f"K = {runner.SHORT}"
+
+
+@dataclass(frozen=True)
+class Theorem:
+    name: str
+    samples: float = -1.0  # exponent of the floor in N
+    damping: float = 2.0  # in ω
+    step: float | None = None  # in β; None: the bound does not depend on β
+    width: float | None = None  # in m
+    complexity: float = -1.0  # exponent of the samples needed, in ε
+    td_complexity: float | None = None  # for TD: the best that the paper cites
+
+
+THEOREMS = {
+    "linear": Theorem("linear", td_complexity=-1.0),
+    "relu": Theorem("two-layer ReLU", width=-1 / 3, td_complexity=-2.0),
+    "smooth": Theorem("smooth network", step=2.0, complexity=-1.5),
+}
+
+
+def rate(discount: float, step: float) -> float:
+    """The factor of ‖Q − Q^π‖_μ per iteration, in both theorems about networks."""
+    return 1 - (1 - discount) * step
+
+
+def linear_rate(discount: float, smallest_eigenvalue: float) -> float:
+    """The same in the linear theorem, at its β = (1 − γ)λ₀/4."""
+    return 1 - (1 - discount) ** 2 * smallest_eigenvalue / 8
+
+
+# ---- statistics of measurements
 
 
 def estimate(statistic: Callable[[np.ndarray], float], seeds: int) -> Estimate:
@@ -49,6 +83,9 @@ def exponent(x: np.ndarray, y: np.ndarray) -> Estimate:
 def mean(y: np.ndarray) -> Estimate:
     """The mean of one value per seed."""
     return estimate(lambda chosen: float(y[chosen].mean()), len(y))
+
+
+# ---- the table
 
 
 class Line(NamedTuple):
@@ -240,22 +277,20 @@ def table() -> Table:
     ]
     long = pd.DataFrame([line[:3] for line in found], columns=["setting", "quantity", "predicted"])
     return Table(
-        runner.NAME,
         CAPTION,
         ("Setting", "Quantity", "Predicted", "Measured", "Interval"),
         tuple(tuple(Cell(text) for text in row) for row in rows),
         long.assign(measured=values, interval=intervals),
-        absent,
+        name=runner.NAME,
+        missing=absent,
         made_of="measurements",
     )
 
 
 CAPTION = (
-    f"Predictions of the theorems and measurements on chains of {STATES * ACTIONS} state-action pairs (γ = "
-    f"{USUAL.discount}, {USUAL.seeds} seeds, 95 % bootstrap intervals over seeds). Rates are factors of "
-    "‖Q − Q^π‖_μ per iteration; exponents are those of its square. Predictions are upper bounds; TD's are "
-    "the best that the paper cites, with steps in units of 1/λ_max(H) at θ⁰. The ReLU theorem needs a width "
-    "of order (|S||A|)³/δ², far beyond these."
+    f"{STATES * ACTIONS} state-action pairs, γ = {USUAL.discount}, {USUAL.seeds} seeds, 95 % bootstrap "
+    "intervals. Rates: factors of ‖Q − Q^π‖_μ per iteration; exponents: of its square. Predictions are upper "
+    "bounds, TD's the best that the paper cites."
 )
 
 
