@@ -84,6 +84,11 @@ def tenths(value: float) -> str:
     return "—" if math.isnan(value) else minus(f"{value:.1f}")
 
 
+def ratio_text(value: float) -> str:
+    """Two decimals, or two significant digits below 0.1."""
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
 def whole(value: float) -> str:
     """Without decimals, for numbers of updates; — for NaN."""
     return "—" if math.isnan(value) else minus(f"{value:,.0f}")

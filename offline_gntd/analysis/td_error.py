@@ -13,7 +13,18 @@ import pandas as pd
 
 from offline_gntd.analysis import published, statistics
 from offline_gntd.analysis.selection import Measure, Selection
-from offline_gntd.analysis.table import Cell, Row, Table, mean_std, minus, number, sentences, tenths, whole
+from offline_gntd.analysis.table import (
+    Cell,
+    Row,
+    Table,
+    mean_std,
+    minus,
+    number,
+    ratio_text,
+    sentences,
+    tenths,
+    whole,
+)
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.results import KEY
 
@@ -247,10 +258,10 @@ def _claim_row(line: dict[str, Any]) -> Row:
     if not math.isnan(line["estimate"]):
         several = min(line["seeds"], line["baseline_seeds"]) > 1
         estimate = statistics.Estimate(line["estimate"], line["low"], line["high"])
-        shown = ("× " if ratio else "") + estimate.text(_ratio if ratio else tenths, several)
+        shown = ("× " if ratio else "") + estimate.text(ratio_text if ratio else tenths, several)
     paper = line["paper"]
     if not math.isnan(line["paper_ratio"]):
-        paper += f" (× {_ratio(line['paper_ratio'])})"
+        paper += f" (× {ratio_text(line['paper_ratio'])})"
     elif line["measure"] == "seconds_counted" and paper == "better":
         paper += " (baseline never reaches it)"
     return (
@@ -263,10 +274,6 @@ def _claim_row(line: dict[str, Any]) -> Row:
         Cell(line["verdict"], bold=line["verdict"] in ("better", "worse")),
         Cell(paper),
     )
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _thresholds(selection: Selection) -> str:
