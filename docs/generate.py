@@ -10,6 +10,7 @@ from what this makes. FUNCTIONS are those that templates can call.
 import contextlib
 import csv
 import functools
+import inspect
 import json
 import math
 import os
@@ -153,8 +154,7 @@ def protocol(experiment: str) -> str:
 def made(command: str) -> Table:
     """The table of `offline-gntd table COMMAND`."""
     args = parser().parse_args(["table", *shlex.split(command)])
-    names = ["experiment", "kind", "metric", "aggregate", "rows", "columns", "datasets", "algorithms"]
-    names += ["without", "allow_mixed_data"]
+    names = inspect.signature(render.table).parameters
     return render.table(**{name: getattr(args, name) for name in names})
 
 
@@ -217,6 +217,9 @@ def short(dataset: str) -> str:
 
 def listed(names: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) if names else "none"
+
+
+# ---- verdicts, theory, costs
 
 
 def claim(experiment: str, algorithm: str, measure: str) -> dict[str, Any]:
@@ -302,37 +305,25 @@ def verdict(better: int, worse: int, total: int) -> str:
         return "not measured"
     if better == total:
         return f"**holds** on {better} of {total}"
+    if not better and not worse:
+        return "**not shown**: no clear difference"
     if not better:
-        return (
-            f"**does not hold**: worse on {worse} of {total}"
-            if worse
-            else "**not shown**: no clear difference"
-        )
+        return f"**does not hold**: worse on {worse} of {total}"
     return f"**partly**: better on {better}, worse on {worse} of {total}"
 
 
 def cost_per_update(experiments: list[str]) -> str:
     """CPU seconds of 1,000 updates by algorithm, and their ratio to those of the baseline."""
-    seconds: dict[str, dict[str, list[float]]] = {}
-    for experiment in experiments:
-        found = results.read_exported(experiment)
-        for run in found.runs.to_dict("records") if found else []:
-            if run["status"] == "done":
-                by_dataset = seconds.setdefault(run["label"], {})
-                by_dataset.setdefault(run["dataset"], []).append(
-                    1000 * run["training_cpu_seconds"] / run["steps"]
-                )
+    found = [each.runs for name in experiments if (each := results.read_exported(name))]
+    runs = pd.concat(found).query("status == 'done'")
+    runs = runs.assign(rate=1000 * runs["training_cpu_seconds"] / runs["steps"])
+    medians = runs.groupby(["label", "dataset"], sort=False)["rate"].median().unstack()
     lines = []
-    for label, by_dataset in seconds.items():
-        values = [value for group in by_dataset.values() for value in group]
-        baseline = seconds.get(td_error.baseline_of(label), {})
-        ratios = [
-            statistics.median(group) / statistics.median(baseline[dataset])
-            for dataset, group in by_dataset.items()
-            if dataset in baseline and td_error.baseline_of(label) != label
-        ]
-        ratio = f"{statistics.median(ratios):.2f}" if ratios else ""
-        shown = f"{number(statistics.median(values))} [{number(min(values))}, {number(max(values))}]"
+    for label, rates in runs.groupby("label", sort=False)["rate"]:
+        baseline, ratio = td_error.baseline_of(label), ""
+        if baseline != label and baseline in medians.index:
+            ratio = f"{(medians.loc[label] / medians.loc[baseline]).median():.2f}"
+        shown = f"{number(rates.median())} [{number(rates.min())}, {number(rates.max())}]"
         lines.append((label, shown, ratio))
     return markdown(["algorithm", "CPU seconds per 1,000 updates: median [range]", "× baseline"], lines)
 
@@ -375,30 +366,9 @@ def image(experiment: str, kind: str, caption: str) -> str:
 
 
 FUNCTIONS = (
-    caption,
-    claim,
-    claims_grid,
-    clear,
-    cost_per_update,
-    cost_ratio,
-    estimate,
-    exists,
-    exported,
-    full_size,
-    image,
-    listed,
-    outdated,
-    probability,
-    protocol,
-    provenance,
-    row,
-    rows,
-    short,
-    spread,
-    table,
-    theory,
-    verdict,
-)
+    caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate, exists, exported, full_size,
+    image, listed, outdated, probability, protocol, provenance, rows, spread, table, theory, verdict,
+)  # fmt: skip
 
 
 # ---- README
@@ -464,10 +434,7 @@ def draw_hero(path: Path, experiment: str = "table1-authors", dataset: str = "ca
     )
     axes.set(xlabel="updates", ylabel="return (CartPole, replay data)", xlim=(0, None), ylim=(0, 510))
     if outdated(experiment):
-        versions = dict.fromkeys(found["version"] for found in _versions(experiment))
-        axes.set_xlabel(
-            f"updates (results of version {listed(list(versions))}, with other settings than today's)"
-        )
+        axes.set_xlabel("updates (results of an earlier version, with other settings)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper left")
     path.parent.mkdir(exist_ok=True)

@@ -76,7 +76,7 @@ def test_time_to_threshold_of_fewer_seeds_is_not_bold(study):
     assert (dqn[6].text, dqn[8]) == ("2/2", Cell("1.50", bold=True))
 
 
-def test_script_presets_have_the_paper_s_numbers():
+def test_script_presets_show_the_numbers_of_the_paper():
     experiment = Experiment("script", ("cartpole-replay",), ("td_script",), seeds=1, protocol=PROTOCOL)
     store(experiment)
     config = {"timeouts_terminal": True}
@@ -120,7 +120,7 @@ def test_claims_count_seeds_that_never_reach_the_threshold(gauss_newton):
     assert "4 better, 0 worse" in table.caption
 
 
-def test_a_baseline_that_fails_quickly_is_not_faster():
+def test_baseline_that_fails_quickly_is_not_faster():
     """GNTD reaches 400 after 2 s, but TD, which never does, trains for only 1 s."""
     experiment = Experiment(
         "quick", ("cartpole-replay",), ("td", "gntd"), 3, PROTOCOL, algorithm_steps={"td": 10}
@@ -134,7 +134,7 @@ def test_a_baseline_that_fails_quickly_is_not_faster():
     assert (line["reached"], line["limited"], line["baseline_reached"]) == (3, True, 0)
 
 
-def test_claims_without_data_or_a_second_seed(gauss_newton):
+def test_claims_with_missing_metrics_or_algorithms(gauss_newton):
     for seed in range(3):
         write_run(gauss_newton, "td", seed, [600, 700])  # no absolute TD errors
     verdicts = render.table("gn", "claims").long.set_index("measure")["verdict"]
@@ -199,7 +199,7 @@ def test_rows_and_columns_can_be_chosen(study):
     assert [row[1].bold for row in table.rows] == [False, True]  # less is better
 
 
-def test_a_setting_as_an_axis():
+def test_setting_as_rows_or_columns():
     sweep = Experiment("sweep", ("a",), ("td", "td@learning_rate=0.01", "dqn"), seeds=1, protocol=PROTOCOL)
     store(sweep)
     for algorithm, rate in (("td", 0.1), ("td@learning_rate=0.01", 0.01), ("dqn", 0.1)):
@@ -335,7 +335,7 @@ def test_final_evaluations_totals_and_published_numbers(locomotion):
     assert "| *published, genuine D4RL* |  |" in table.text("md")
 
 
-def test_a_seed_without_all_datasets_has_no_total(locomotion):
+def test_seed_with_missing_datasets_has_no_total(locomotion):
     (locomotion.cells()[0].folder(0) / "run.json").unlink()
     assert render.table("table2-v2", "scores", aggregate="final-2").foot[0][1].text == "121.0 (1/2)"
 
@@ -406,7 +406,7 @@ def test_rebuilt_files_are_marked():
     assert set(render.table("table2-built", "published").long["dataset"]) == {"hopper_medium-v2"}
 
 
-def test_an_algorithm_with_its_own_steps_says_so():
+def test_algorithm_with_other_steps_is_labelled():
     experiment = Experiment(
         "steps", ("hopper-medium-v2",), ("bc", "bcq"), 1, PROTOCOL, algorithm_steps={"bcq": 10}
     )
@@ -467,7 +467,7 @@ def test_versus_published(locomotion):
     assert "FEW SEEDS (2)" in table.caption
 
 
-def test_interval_that_contains_the_paper_s_number(study):
+def test_interval_that_contains_the_published_number(study):
     for seed, error in enumerate((0.5, 0.7)):  # the paper has 0.6
         metrics = {"td_error_abs_target": [1, error]}
         write_run(study, "dqn", seed, [400, 300], metrics=metrics)
@@ -486,7 +486,7 @@ def test_published_numbers_without_runs(home):
         render.table("mine", "published")
 
 
-def test_nothing_published(study):
+def test_published_table_without_published_numbers(study):
     other = Experiment("other", ("mine",), ("td",), seeds=1, protocol=PROTOCOL)
     store(other)
     write_run(other, "td", 0, [1, 2], dataset="mine")

@@ -43,27 +43,18 @@ def pairwise_table(selection: Selection, measure: Measure) -> Table:
     training = run_values(selection, Measure(measure.metric, ALL))
     lines = []
     for algorithm in others:
-        values = {
-            "end": end,
-            "training": training,
-            **_by_seconds(selection, measure.metric, first, algorithm),
-        }
+        by_seconds = _by_seconds(selection, measure.metric, first, algorithm)
+        values = {"end": end, "training": training, **by_seconds}
         key = {"algorithm": algorithm, "label": selection.labels[algorithm]}
         for dataset in selection.experiment.dataset_names():
             on_dataset = {name: each[each["dataset"] == dataset] for name, each in values.items()}
             lines.append({"dataset": dataset, **key, **_differences(on_dataset, first, algorithm)})
         if len(selection.experiment.datasets) > 1:
-            lines.append(
-                {"dataset": IMPROVEMENT, **key, **_improvements(selection, measure, values, first, algorithm)}
-            )
+            improvements = _improvements(selection, measure, values, first, algorithm)
+            lines.append({"dataset": IMPROVEMENT, **key, **improvements})
     seeds, written = selection.experiment.seeds, written_as(measure.metric)
     names = selection.dataset_labels | selection.headings
-    rows = {
-        is_foot: tuple(
-            _row(line, seeds, written, names) for line in lines if (line["dataset"] == IMPROVEMENT) == is_foot
-        )
-        for is_foot in (False, True)
-    }
+    rows = [(line["dataset"] == IMPROVEMENT, _row(line, seeds, written, names)) for line in lines]
     headings = [words.format(clock=selection.clock, unit=selection.unit) for words in READINGS.values()]
     return Table(
         _caption(selection, measure),
@@ -74,9 +65,9 @@ def pairwise_table(selection: Selection, measure: Measure) -> Table:
             selection.headings[selection.labels[first]],
             *(f"Δ {words}" for words in headings),
         ),
-        rows[False],
+        tuple(row for is_foot, row in rows if not is_foot),
         pd.DataFrame(lines),
-        foot=rows[True],
+        foot=tuple(row for is_foot, row in rows if is_foot),
     )
 
 

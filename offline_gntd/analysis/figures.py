@@ -22,17 +22,15 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from offline_gntd.analysis import statistics
 from offline_gntd.analysis.scores import matrices
 from offline_gntd.analysis.selection import Measure, Selection, run_values
-from offline_gntd.analysis.td_error import THRESHOLDS
+from offline_gntd.analysis.td_error import ERRORS, THRESHOLDS
 from offline_gntd.experiments.results import KEY
 
 WIDTH, HEIGHT = 3.4, 2.4  # inches of a panel; two fill the width of a page
 LEGEND_LINE = 0.18  # inches
 ROUNDED = 20  # below this ratio of limits, a logarithmic axis has ticks at 1, 2, 5
-LOGARITHMIC = ("bellman_error", "td_error_abs", "td_error_abs_target", "kfac_condition", "kfac_damping")
+LOGARITHMIC = (*ERRORS, "kfac_condition", "kfac_damping")
 AXIS_LABELS = {
-    "bellman_error": "TD error (squared)",
-    "td_error_abs": "TD error (abs)",
-    "td_error_abs_target": "TD error (abs, target net)",
+    **ERRORS,
     "kfac_condition": "largest condition number",
     "kfac_step_ratio": "‖d‖ / ‖g‖",
     "kfac_damping": "damping",

@@ -1,6 +1,5 @@
 """A table, its caption, and its Markdown, LaTeX, CSV and HTML forms."""
 
-import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -170,9 +169,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    text = io.StringIO()
-    table.long.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
-    return text.getvalue()
+    return table.long.to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 def to_html(table: Table) -> str:
@@ -252,10 +249,8 @@ def html_table(table: Table, title: str = "", with_protocol: bool = True) -> str
     )
     block = ""
     if table.block:
-        heading = (
-            f'<tr><th class="words" colspan="{len(table.columns)}">{escape(table.block_title)}</th></tr>'
-        )
-        block = f"<tbody>{heading}{_html_rows(table.block, words)}</tbody>"
+        heading = f'<th class="words" colspan="{len(table.columns)}">{escape(table.block_title)}</th>'
+        block = f"<tbody><tr>{heading}</tr>{_html_rows(table.block, words)}</tbody>"
     foot = f"<tfoot>{_html_rows(table.foot, words)}</tfoot>" if table.foot else ""
     warning = f'<p class="warning">{escape(table.incomplete)}</p>' if table.incomplete else ""
     caption = sentences(table.explanation, table.protocol if with_protocol else "")
