@@ -3,13 +3,13 @@
 import csv
 import json
 
-from offline_gntd import tensors
+from offline_gntd.files import load_tensors
 
 
 def read(folder):
     """Of one run's folder: its rows, its state, and what run.json says of it."""
     [checkpoint] = folder.glob("checkpoint-*.pt")
-    content = tensors.load(checkpoint)
+    content = load_tensors(checkpoint)
     run = json.loads((folder / "run.json").read_text())
     return {
         "scores": [_untimed(row) for row in rows(folder / "scores.csv")],

@@ -10,8 +10,8 @@ from offline_gntd.collection.extend import Behaviour, extend, policy_in
 from offline_gntd.datasets import hdf5, load
 from offline_gntd.datasets.check import check
 from offline_gntd.errors import UserError
-from offline_gntd.locomotion import LOCOMOTION
 from offline_gntd.nn.policies import LOG_STD_RANGE, Gaussian
+from offline_gntd.tasks import LOCOMOTION
 
 HOPPER = LOCOMOTION["hopper"].task()
 

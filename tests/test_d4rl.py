@@ -9,7 +9,7 @@ from d4rl_files import AWKWARD, arrays, write
 
 from offline_gntd.datasets import DatasetNotFound, catalogue, d4rl, hdf5, load
 from offline_gntd.errors import UserError
-from offline_gntd.locomotion import LOCOMOTION
+from offline_gntd.tasks import LOCOMOTION
 
 
 def qlearning(data: dict[str, np.ndarray], limit: int | None = None) -> np.ndarray:

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from offline_gntd.evaluation import Evaluator
+from offline_gntd.evaluation import BATCHED, Acrobot, CartPole, Evaluator, SeparateEnvs
 from offline_gntd.tasks import Task
-from offline_gntd.vector_envs import BATCHED, Acrobot, CartPole, SeparateEnvs
 
 
 def uniform_policy(seed):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from offline_gntd import tensors, versions
+from offline_gntd import versions
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.algorithms.q_learning import QLearner, QLearning
 from offline_gntd.datasets import load
@@ -18,6 +18,7 @@ from offline_gntd.experiments import planning
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.record import Record
 from offline_gntd.experiments.run import Run, Stopped, evaluate_stored
+from offline_gntd.files import Unreadable, load_tensors, save_tensors
 
 PROTOCOL = Protocol(steps=100, evaluate_every=40, evaluate_episodes=2, seeds_per_process=2)
 FAST = "@hidden_dims=16x16@batch_size=32"
@@ -39,7 +40,7 @@ def without_timing(cell, seed):
         for name in ("scores.csv", "metrics.csv")
     )
     [checkpoint] = cell.folder(seed).glob("checkpoint-*.pt")
-    state = tensors.load(checkpoint)["state"]
+    state = load_tensors(checkpoint)["state"]
     flat = {(part, k): v.tolist() for part, values in state.items() for k, v in values.items()}
     return scores, metrics, flat
 
@@ -240,7 +241,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_noticed(small_dataset):
     content, draws = checkpoint.read_bytes(), random.Random(0)
     for _ in range(300):
         flipped(checkpoint, draws.randrange(8 * len(content)))
-        with pytest.raises(tensors.Unreadable):
+        with pytest.raises(Unreadable):
             Record(one.folder(0)).load(100)
         checkpoint.write_bytes(content)
     assert Record(one.folder(0)).load(100)["step"] == 100
@@ -270,7 +271,7 @@ def test_a_checkpoint_of_another_agent_or_step_is_not_used(small_dataset, capsys
         agent[name] = agent[name][..., :-1]
     else:
         content["step"] = 40
-    tensors.save(cell().folder(0) / "checkpoint-100.pt", content)
+    save_tensors(cell().folder(0) / "checkpoint-100.pt", content)
     Run(cell()).execute()
     assert "checkpoint 100 is not used" in capsys.readouterr().err
     assert [without_timing(cell(), seed) for seed in (0, 1)] == expected

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-from offline_gntd import tensors
 from offline_gntd.cli import main
 from offline_gntd.collection import builders, splits, training
 from offline_gntd.collection.builders import build_splits
+from offline_gntd.collection.online import RolloutBuffer, VectorCollector, roll_out
 from offline_gntd.collection.splits import SIZES, BuildSpec, Size, TrainedPolicies
 from offline_gntd.collection.training import OnlineTraining, Rates, Snapshot, TrainingSettings, measure
-from offline_gntd.collection.vector_collector import RolloutBuffer, VectorCollector, roll_out
 from offline_gntd.datasets import DatasetNotFound, built_datasets, load
 from offline_gntd.datasets.check import check
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import BUILT_IN, Cell, Protocol
 from offline_gntd.experiments.run import Run
-from offline_gntd.locomotion import LOCOMOTION
+from offline_gntd.files import load_tensors
+from offline_gntd.tasks import LOCOMOTION
 
 SMALL = "@hidden_dims=16x16@batch_size=16"
 QUICK = TrainingSettings(
@@ -352,7 +352,7 @@ def test_killed_build_gives_the_same_data(quick, monkeypatch, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     folder = next((tmp_path / "killed").glob("datasets/trainings/*"))
-    steps = tensors.load(folder / "checkpoint.pt")["steps"]
+    steps = load_tensors(folder / "checkpoint.pt")["steps"]
     assert 200 < steps < 1_200  # it was learning
     sums = {}
     for place in ("killed", "whole"):

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from offline_gntd.analysis import FIGURES, TABLES, Kind, scores
 from offline_gntd.analysis.selection import Measure, Selection, default_measure, select
 from offline_gntd.analysis.table import FORMATS, Table
-from offline_gntd.datasets.names import safe
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.experiments import definitions
-from offline_gntd.files import home, write_text, writing
+from offline_gntd.files import home, safe_name, write_text, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +74,7 @@ def table(
         made = main_table(selection)
     parts = [experiment, kind, metric, aggregate, rows, columns, *datasets, *algorithms]
     parts += ["without", *without] if without else []
-    return dataclasses.replace(made, name=safe("-".join(filter(None, parts))))
+    return dataclasses.replace(made, name=safe_name("-".join(filter(None, parts))))
 
 
 def _axes(rows: str | None, columns: str | None) -> tuple[str, str]:

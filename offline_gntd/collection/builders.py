@@ -15,10 +15,9 @@ from tqdm import tqdm
 from offline_gntd import processes
 from offline_gntd.collection import discrete, splits
 from offline_gntd.collection.discrete import ReplaySettings
-from offline_gntd.collection.online import measure_rate
+from offline_gntd.collection.online import VectorCollector, measure_rate
 from offline_gntd.collection.splits import LOCAL_SPLITS, SIZES, BuildSpec, Size
 from offline_gntd.collection.training import OnlineTraining, measure
-from offline_gntd.collection.vector_collector import VectorCollector
 from offline_gntd.datasets import built_datasets
 from offline_gntd.datasets.dataset import Dataset
 from offline_gntd.errors import UserError

@@ -19,8 +19,8 @@ from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.collection.online import OnlineBatches, OnlineSettings, measure_rate
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import built_datasets
-from offline_gntd.datasets.identity import limit_of
 from offline_gntd.errors import UserError
+from offline_gntd.evaluation import limit_of
 from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.versions import installed
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from offline_gntd.collection.vector_collector import RolloutBuffer, roll_out
+from offline_gntd.collection.online import RolloutBuffer, roll_out
 from offline_gntd.datasets import catalogue, conversion, d4rl, download, hdf5, loading
-from offline_gntd.datasets.d4rl import Recording
-from offline_gntd.datasets.identity import identify
+from offline_gntd.datasets.d4rl import Recording, identify
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, require_writable
 from offline_gntd.nn.mlp import MLP

@@ -19,14 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offline_gntd.collection.online import RolloutBuffer, roll_out
 from offline_gntd.collection.training import OnlineTraining, Snapshot, TrainingSettings
-from offline_gntd.collection.vector_collector import RolloutBuffer, roll_out
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import built_datasets, catalogue
 from offline_gntd.errors import UserError
-from offline_gntd.locomotion import LOCOMOTION
 from offline_gntd.nn.noise import uniform
-from offline_gntd.tasks import Task
+from offline_gntd.tasks import LOCOMOTION, Task
 from offline_gntd.versions import installed
 
 POLICIES = {  # the policies that a split is rolled out from; the other splits are samples of the training

@@ -14,15 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from offline_gntd import tensors
 from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.td3_bc import TD3BC, TD3BCAgent
-from offline_gntd.collection.online import OnlineBatches, OnlineSettings, measure_rate
-from offline_gntd.collection.vector_collector import RolloutBuffer
+from offline_gntd.collection.online import OnlineBatches, OnlineSettings, RolloutBuffer, measure_rate
 from offline_gntd.configuration import digest, hashed_fields
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator
-from offline_gntd.files import home
+from offline_gntd.files import home, load_tensors, save_tensors
 from offline_gntd.tasks import Task
 from offline_gntd.versions import installed
 
@@ -174,7 +172,7 @@ class OnlineTraining:
         """Write the samples since the last checkpoint to a new file, then a checkpoint."""
         state = self.batches.state(0)
         new = {name: state.pop(f"online.{name}")[self._stored :].clone() for name in ("rows", "truncated")}
-        tensors.save(self._part(self._stored), new)
+        save_tensors(self._part(self._stored), new)
         content = {
             "steps": self.step,
             "batches": state,
@@ -183,14 +181,14 @@ class OnlineTraining:
             "snapshots": [vars(snapshot) for snapshot in self.snapshots],
             "seconds": self.seconds,
         }
-        tensors.save(self.folder / "checkpoint.pt", content)
+        save_tensors(self.folder / "checkpoint.pt", content)
         self._stored = self.step
 
     def resume(self) -> None:
         """Restore the last checkpoint, if there is one."""
         if not (self.folder / "checkpoint.pt").exists():
             return
-        content = tensors.load(self.folder / "checkpoint.pt")
+        content = load_tensors(self.folder / "checkpoint.pt")
         for name, tensor in self.agent.state_dict().items():
             tensor.copy_(content["agent"][name])
         self.generators[0].set_state(content["generator"])
@@ -198,7 +196,7 @@ class OnlineTraining:
         self.seconds = content["seconds"]
         parts, self._stored = [], 0
         while self._stored < content["steps"]:
-            parts.append(tensors.load(self._part(self._stored)))
+            parts.append(load_tensors(self._part(self._stored)))
             self._stored += len(parts[-1]["rows"])
         samples = {f"online.{name}": torch.cat([p[name] for p in parts]) for name in ("rows", "truncated")}
         self.batches.restore([content["batches"] | samples])

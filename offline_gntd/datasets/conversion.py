@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from offline_gntd.datasets import d4rl, hdf5, minari_store
-from offline_gntd.datasets.d4rl import Recording
+from offline_gntd.datasets.d4rl import NOTES_ATTRIBUTE, TASK_ATTRIBUTE, Recording
 from offline_gntd.datasets.dataset import DatasetInfo
-from offline_gntd.datasets.identity import NOTES_ATTRIBUTE, TASK_ATTRIBUTE, without_import
 from offline_gntd.errors import UserError
+from offline_gntd.evaluation import without_import
 from offline_gntd.files import home, writing
 from offline_gntd.tasks import Task
 

@@ -18,9 +18,8 @@ from tqdm import tqdm
 
 from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.dataset import DatasetNotFound
-from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.errors import UserError
-from offline_gntd.files import check_path_length, home, writing
+from offline_gntd.files import check_path_length, home, sha256_of, writing
 
 HOST = "http://rail.eecs.berkeley.edu/{path}"  # D4RL's own
 V2_COPY = "https://huggingface.co/datasets/imone/D4RL/resolve/main/{file}"  # a copy of the v2 files

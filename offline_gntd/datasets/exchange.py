@@ -1,4 +1,4 @@
-"""Fetch datasets by name, and convert them between D4RL's layout and Minari's."""
+"""`datasets fetch` and `datasets convert`: D4RL files and Minari datasets, by name."""
 
 import contextlib
 import os
@@ -6,20 +6,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from offline_gntd.datasets import (
-    built_datasets,
-    catalogue,
-    conversion,
-    d4rl,
-    download,
-    hdf5,
-    identity,
-    loading,
-    minari_store,
-)
-from offline_gntd.datasets.names import safe
-from offline_gntd.errors import UserError, unknown
-from offline_gntd.files import check_path_length
+from offline_gntd.datasets import built_datasets, catalogue, conversion, d4rl, download, loading, minari_store
+from offline_gntd.errors import UserError, first_line, unknown
+from offline_gntd.files import check_path_length, safe_name
 
 REMOTES = {"hf": "https://huggingface.co", "gcp": "https://storage.googleapis.com"}  # by $MINARI_REMOTE
 
@@ -44,41 +33,6 @@ def fetch(name: str, from_file: Path | None = None, quiet: bool = False) -> Path
     return minari_store.find(name) or _fetch_minari(name)
 
 
-def convert(
-    source: str | Path,
-    to: str,
-    env: str | None = None,
-    episode_limit: int | None = None,
-    replace: bool = False,
-) -> str:
-    """Write a dataset in the other format; returns the Minari id or the path that was written."""
-    kind = loading.kind_of(source)
-    wanted = {"minari": ("d4rl", "file"), "d4rl": ("minari", "built")}
-    if kind in ("imported", "authors"):
-        raise UserError(f"{source} cannot be converted: convert takes D4RL files and Minari datasets")
-    if kind not in wanted[to]:
-        other = {"minari": "d4rl", "d4rl": "minari"}[to]
-        raise UserError(f"{source} already has the format {to}; give --format {other}")
-    if to == "minari":
-        return _to_minari(str(source), kind, env, episode_limit, replace)
-    if kind == "built":
-        folder, task = built_datasets.existing(str(source)), built_datasets.task_of(str(source))
-    else:
-        folder = minari_store.existing(str(source))
-        task = minari_store.task_in(folder, env)
-    return str(conversion.to_d4rl(folder, safe(str(source)), task, replace))
-
-
-def _to_minari(source: str, kind: str, env: str | None, episode_limit: int | None, replace: bool) -> str:
-    path = download.locate(catalogue.entries()[source]) if kind == "d4rl" else Path(source)
-    file = identity.identify(path, env, episode_limit)
-    name = source if kind == "d4rl" else loading.name_of(path, file)
-    info = file.info(name=name, source=str(path.resolve()), provenance={"sha256": file.sha256})
-    with hdf5.reading(path) as columns:
-        recording = d4rl.recording(columns, file.task, str(path), file.episode_limit)
-        return conversion.to_minari(recording, info, replace)
-
-
 def _fetch_minari(name: str) -> Path:
     """Download with Minari into its folder. The host is tried first: offline, Minari retries for 23 s."""
     host = REMOTES.get(os.environ.get("MINARI_REMOTE", "hf").partition(":")[0])
@@ -92,7 +46,7 @@ def _fetch_minari(name: str) -> Path:
 
         minari.download_dataset(name)
     except Exception as error:  # errors of Minari, of its storage and of the network
-        raise UserError(f"Minari cannot fetch {name}: {hdf5.first_line(error)}; {by_hand}") from error
+        raise UserError(f"Minari cannot fetch {name}: {first_line(error)}; {by_hand}") from error
     folder = minari_store.find(name)
     if folder is None:
         raise UserError(f"Minari fetched {name}, but it is not in {minari_store.user_root()}")
@@ -103,3 +57,36 @@ def _reach(address: str | None) -> None:
     if address is not None:
         with contextlib.suppress(urllib.error.HTTPError):  # any answer will do
             urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=download.PATIENCE)
+
+
+def convert(
+    source: str | Path,
+    to: str,
+    env: str | None = None,
+    episode_limit: int | None = None,
+    replace: bool = False,
+) -> str:
+    """Write a dataset in the other format; returns the Minari id or the path that was written."""
+    kind = loading.kind_of(source)
+    if kind in ("imported", "authors"):
+        raise UserError(f"{source} cannot be converted: convert takes D4RL files and Minari datasets")
+    other = "minari" if kind in ("d4rl", "file") else "d4rl"
+    if to != other:
+        raise UserError(f"{source} already has the format {to}; give --format {other}")
+    if to == "minari":
+        return _to_minari(str(source), kind, env, episode_limit, replace)
+    if kind == "built":
+        folder, task = built_datasets.existing(str(source)), built_datasets.task_of(str(source))
+    else:
+        folder = minari_store.existing(str(source))
+        task = minari_store.task_in(folder, env)
+    return str(conversion.to_d4rl(folder, safe_name(str(source)), task, replace))
+
+
+def _to_minari(source: str, kind: str, env: str | None, episode_limit: int | None, replace: bool) -> str:
+    path = download.locate(catalogue.entries()[source]) if kind == "d4rl" else Path(source)
+    identity = d4rl.identify(path, env, episode_limit)
+    name = source if kind == "d4rl" else loading.file_name(path, identity)
+    info = identity.info(name=name, source=str(path.resolve()), provenance={"sha256": identity.sha256})
+    with identity.reading(path) as recording:
+        return conversion.to_minari(recording, info, replace)

@@ -5,6 +5,7 @@ This package writes to datasets/minari. Others are read from Minari's folder, $M
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -18,18 +19,17 @@ from typing import Any
 import numpy as np
 
 from offline_gntd.datasets import hdf5
+from offline_gntd.datasets.catalogue import MINARI_ID
 from offline_gntd.datasets.dataset import DatasetNotFound
-from offline_gntd.datasets.file_hash import sha256_of
-from offline_gntd.datasets.hdf5 import PART, first_line
-from offline_gntd.datasets.identity import without_import
-from offline_gntd.datasets.names import MINARI_ID
-from offline_gntd.errors import UserError
-from offline_gntd.evaluation import make, task_of, task_of_spaces
-from offline_gntd.files import home, parse_json, read_json, writing
+from offline_gntd.datasets.hdf5 import PART
+from offline_gntd.errors import UserError, first_line
+from offline_gntd.evaluation import make, task_of, task_of_spaces, without_import
+from offline_gntd.files import home, parse_json, read_json, sha256_of, writing
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 
 NOTES_KEY = "offline_gntd"  # in a dataset's metadata: what this package noted when it wrote the dataset
+NO_REFERENCES = ", since the Minari dataset gives none"  # added to the source of reference returns
 
 
 def root() -> Path:
@@ -83,7 +83,7 @@ def notes_of(folder: Path) -> dict[str, Any]:
     try:
         notes = parse_json(metadata_of(folder).get(NOTES_KEY, "{}"))
     except ValueError:
-        notes = {}
+        return {}
     return notes if isinstance(notes, dict) else {}
 
 
@@ -97,7 +97,7 @@ def content_hash(folder: Path) -> str:
 def task_in(folder: Path, env: str | None = None) -> Task:
     """The task of a dataset: its evaluation environment, and its reference scores if it has any.
 
-    env  an environment to use instead; required for an id that imports a module (`identity.without_import`)
+    env  an environment to use instead; required for an id that imports a module (`without_import`)
     """
     metadata = metadata_of(folder)
     spec = _spec(metadata.get("eval_env_spec") or metadata.get("env_spec"), folder)
@@ -117,13 +117,10 @@ def task_in(folder: Path, env: str | None = None) -> Task:
         task = task_of_spaces(env_id, obs, action, options)
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
     if isinstance(low, int | float) and isinstance(high, int | float) and high > low:
-        return Task(
-            **{**vars(task), "reference_min": low, "reference_max": high, "reference_source": "Minari"}
-        )
-    source = task.reference_source
-    if not source.startswith("none"):
-        source += ", since the Minari dataset gives none"
-    return Task(**{**vars(task), "reference_source": source})
+        return dataclasses.replace(task, reference_min=low, reference_max=high, reference_source="Minari")
+    if task.reference_source.startswith("none"):
+        return task
+    return dataclasses.replace(task, reference_source=task.reference_source + NO_REFERENCES)
 
 
 def episodes(folder: Path) -> Iterator[tuple[Any, Any, Any]]:

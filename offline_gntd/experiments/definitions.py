@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_gntd.configuration import digest, hashed_fields
-from offline_gntd.datasets.names import SEED, results_name
+from offline_gntd.datasets.catalogue import SEED, results_name
 from offline_gntd.errors import UserError, shortened, unknown
 from offline_gntd.experiments.lock import Lock
 from offline_gntd.experiments.record import read_object

@@ -7,9 +7,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from offline_gntd import tensors
 from offline_gntd.errors import UserError
-from offline_gntd.files import read_json, remove, write_json, write_text
+from offline_gntd.files import (
+    Unreadable,
+    load_tensors,
+    read_json,
+    remove,
+    save_tensors,
+    write_json,
+    write_text,
+)
 
 REMEDY = "delete its folder to run it again"
 FINISHED = ("done", "diverged")  # a diverged run is a result
@@ -63,13 +70,13 @@ class Record:
             "description": self.description,
             "timing": timing,
         }
-        tensors.save(self._checkpoint(step), content)
+        save_tensors(self._checkpoint(step), content)
 
     def load(self, step: int) -> dict[str, Any]:
         """The checkpoint of a step, with the keys that `save` writes."""
-        content = tensors.load(self._checkpoint(step))
+        content = load_tensors(self._checkpoint(step))
         if not isinstance(content, dict) or content.get("step") != step:
-            raise tensors.Unreadable(f"{self._checkpoint(step)} is not the checkpoint of step {step}")
+            raise Unreadable(f"{self._checkpoint(step)} is not the checkpoint of step {step}")
         return content
 
     def last_checkpoint(self) -> int:

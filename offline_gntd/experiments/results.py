@@ -19,8 +19,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions
 from offline_gntd.experiments.definitions import Experiment
 from offline_gntd.experiments.record import FINISHED, DamagedRun, Record, read_description, to_csv
-from offline_gntd.files import home, write_json, write_text
-from offline_gntd.tensors import Unreadable
+from offline_gntd.files import Unreadable, home, write_json, write_text
 
 KEY = ["dataset", "algorithm", "seed"]
 NESTED = ["config", "protocol", "task", "versions", "machine", "resumed_at"]  # JSON in a CSV cell

@@ -28,8 +28,8 @@ from offline_gntd.experiments.definitions import Cell, Protocol, settings_hash
 from offline_gntd.experiments.record import Record, read_description
 from offline_gntd.experiments.sources import DataSource, is_family
 from offline_gntd.experiments.training import Training, restore_agent
+from offline_gntd.files import Unreadable
 from offline_gntd.tasks import Task
-from offline_gntd.tensors import Unreadable
 
 LARGEST_VALUE = 1e6  # a run whose |Q| exceeds this has diverged
 STOP_CHECK = 16  # updates between checks for a stop request or a due checkpoint

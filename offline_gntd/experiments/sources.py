@@ -9,7 +9,7 @@ import numpy as np
 
 from offline_gntd.algorithms.agent import check_actions
 from offline_gntd.datasets import Dataset, DatasetNotFound, OnlineEnv, built_datasets, load
-from offline_gntd.datasets.names import SEED, results_name
+from offline_gntd.datasets.catalogue import SEED, results_name
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import make, task_of
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from offline_gntd.collection.online import OnlineBatches, OnlineSettings
 from offline_gntd.datasets import Dataset, OnlineEnv
 from offline_gntd.experiments.sources import DataSource
+from offline_gntd.files import Unreadable
 from offline_gntd.nn.normaliser import Statistics
-from offline_gntd.tensors import Unreadable
 from offline_gntd.transitions import Sampler, Transitions, from_rows
 
 State = dict[str, dict[str, Tensor]]  # of one seed: agent, batches, generator
