@@ -29,7 +29,7 @@ def shortened(value: Any, length: int = 80) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's message; the name of its type if it has none."""
+def first_line(error: BaseException | str) -> str:
+    """The first line of an error's message; the name of its type if it has none."""
     text = error.args[0] if isinstance(error, KeyError) and error.args else error  # str() would add quotes
     return (str(getattr(error, "strerror", None) or text).splitlines() or [""])[0] or type(error).__name__

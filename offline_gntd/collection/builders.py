@@ -1,4 +1,4 @@
-"""Build datasets by name, in parallel: one process per member of a discrete family, or per MuJoCo body."""
+"""Build datasets by name, in parallel: one process per member of a discrete family or per MuJoCo body."""
 
 import dataclasses
 import multiprocessing
@@ -101,7 +101,7 @@ def build_splits(
 ) -> list[Dataset]:
     """Build the MuJoCo splits that are not built yet, and open all of them.
 
-    Each body is trained once, or not at all if only its random split is missing.
+    One training per body serves all its splits; a random split needs none.
 
     workers  number of processes; by default one per body
     """
@@ -155,8 +155,13 @@ def _build_body(
 ) -> None:
     processes.prepare()  # in the main process too: rounding may depend on the number of threads
     total = len(splits.policies_of(names)) * spec.size.rolled_out
+    training = None
     if any(LOCAL_SPLITS[name].trained for name in names):
+        training = OnlineTraining(spec.task, spec.size.training, spec.seed)
+        training.resume()
         total += spec.size.training.steps
+    if not quiet:
+        _announce_body(spec, names, training)
     style = {"desc": spec.body, "unit": "step", "unit_scale": True, "position": position, "disable": quiet}
     with tqdm(total=total, **style) as bar:
 
@@ -164,8 +169,7 @@ def _build_body(
             bar.set_postfix_str(state, refresh=False)
             bar.update(steps)
 
-        announce = (lambda *_: None) if quiet else _announce_body
-        splits.build_body(spec, names, report, checkpoint_seconds, announce)
+        splits.build_body(spec, names, training, report, checkpoint_seconds)
 
 
 def _announce_body(spec: BuildSpec, names: Sequence[str], training: OnlineTraining | None) -> None:

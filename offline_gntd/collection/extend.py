@@ -1,4 +1,4 @@
-"""`datasets extend`: roll out the behaviour policy stored in a D4RL file for more rows like the file's."""
+"""`datasets extend`: add rows to a D4RL file by rolling out the behaviour policy stored in it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,10 +22,7 @@ from offline_gntd.transitions import from_rows
 
 METADATA = "metadata/"
 POLICY = f"{METADATA}policy/"
-SUPPORTED = {
-    "nonlinearity": "relu",
-    "output_distribution": "tanh_gaussian",
-}  # policies that can be rolled out
+SUPPORTED = {"nonlinearity": "relu", "output_distribution": "tanh_gaussian"}  # policies to roll out
 ENVIRONMENTS = 10  # stepped together
 
 

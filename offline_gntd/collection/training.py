@@ -1,7 +1,7 @@
-"""Train TD3 online, storing every sample and the policy at every evaluation.
+"""Online training of TD3 that stores every sample, and the policy at every evaluation.
 
-Each training has a folder, named by a hash of its settings, seed and package versions. A training that was
-killed resumes from its last checkpoint and gives the same samples, bit for bit.
+The folder of a training is named by a hash of its settings, seed and package versions. A killed training
+resumes from its last checkpoint and gives the same samples, bit for bit.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ STREAM = 0  # second part of the key of a training's environments; roll-outs use
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    algorithm: str = "td3_bc"  # or gntd3_bc; used without behaviour cloning, so it is TD3
+    algorithm: str = "td3_bc"  # or gntd3_bc; trained without behaviour cloning, which makes it TD3
     steps: int = 300_000  # of all environments together
     environments: int = 10  # stepped together
     updates_per_step: float = 0.75
@@ -82,7 +82,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast this machine trains, measured now."""
+    """Measured speed of a training on this machine."""
 
     steps: float  # per second, of all environments together
     updates: float  # per second
@@ -154,19 +154,19 @@ class OnlineTraining:
 
     def train_step(self) -> None:
         """One step in every environment, and the updates that are due."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         due = self.batches.step(partial(self.agent.explore, noise=self.settings.exploration))
         stepped = time.perf_counter()
         for _ in range(due):
             self.agent.update(self.batches.sample())
-        self.seconds["environments"] += stepped - began
+        self.seconds["environments"] += stepped - start
         self.seconds["updates"] += time.perf_counter() - stepped
 
     def _evaluate(self, evaluator: Evaluator) -> None:
-        began = time.perf_counter()
+        start = time.perf_counter()
         mean = float(evaluator.returns(self.agent.act, key=self.step).mean())
         self.snapshots.append(Snapshot(self.step, mean, self.agent.actor.network.flat.clone()))
-        self.seconds["evaluations"] += time.perf_counter() - began
+        self.seconds["evaluations"] += time.perf_counter() - start
 
     def save(self) -> None:
         """Write the samples since the last checkpoint to a new file, then a checkpoint."""
@@ -207,7 +207,7 @@ class OnlineTraining:
 
 
 def measure(task: Task, settings: TrainingSettings) -> Rates:
-    """Time a few steps and updates of a training that is thrown away."""
+    """Time a few steps and updates of a temporary training."""
     short = dataclasses.replace(settings, steps=settings.environments, warm_up=0)
     trial = OnlineTraining(task, short, seed=0)
     explore = partial(trial.agent.explore, noise=settings.exploration)

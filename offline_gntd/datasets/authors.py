@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from offline_gntd.datasets.built_datasets import DISCRETE_TASKS
-from offline_gntd.datasets.d4rl import check_limit
+from offline_gntd.datasets.d4rl import check_limit, check_numbers
 from offline_gntd.errors import UserError, first_line
 from offline_gntd.evaluation import limit_of, task_named
 from offline_gntd.files import sha256_of
@@ -124,8 +124,7 @@ def _arrays(source: Path) -> dict[str, np.ndarray]:
 
 def _column(source: Path, key: str, array: np.ndarray, steps: int, width: int) -> np.ndarray:
     """A writable float32 copy [steps, width] of an array that is stored as [steps, width] or [steps]."""
-    if array.dtype.kind not in "biuf":
-        raise UserError(f"{source}: {key} has dtype {array.dtype}, not numbers")
+    check_numbers(array, key, str(source))
     if array.shape[:1] != (steps,):
         rows = array.shape[0] if array.ndim else "no"
         raise UserError(f"{source}: {key} has {rows} rows, but observations has {steps}")

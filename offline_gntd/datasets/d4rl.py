@@ -116,7 +116,7 @@ def recording(
     shapes = {"observations": (obs_shape,), "actions": action_shapes, "next_observations": (obs_shape,)}
     for key, legal in shapes.items():
         if key in columns:
-            _check_numbers(columns[key], key, where)
+            check_numbers(columns[key], key, where)
             if columns[key].shape[:1] != (steps,):
                 rows = columns[key].shape[0] if columns[key].shape else "no"
                 raise UserError(f"{where}: {key} has {rows} rows, but rewards has {steps}")
@@ -170,13 +170,13 @@ def check_limit(episode_limit: int | None) -> None:
         raise UserError(f"--episode-limit must be at least 1, not {episode_limit}")
 
 
-def _check_numbers(column: Any, key: str, where: str) -> None:
+def check_numbers(column: Any, key: str, where: str) -> None:
     if column.dtype.kind not in "biuf":
         raise UserError(f"{where}: {key} has dtype {column.dtype}, not numbers")
 
 
 def _one_per_step(columns: Mapping[str, Any], key: str, steps: int, where: str) -> np.ndarray:
-    _check_numbers(columns[key], key, where)
+    check_numbers(columns[key], key, where)
     if columns[key].shape not in ((steps,), (steps, 1)):
         raise UserError(f"{where}: {key} has shape {columns[key].shape}, not ({steps},)")
     return np.asarray(columns[key][:]).reshape(steps)

@@ -31,7 +31,7 @@ class Column:
         return self.shape[0] if self.shape else 0
 
     def __getitem__(self, part: Any) -> np.ndarray:
-        with _as_user_error(self.where):
+        with as_user_error(self.where):
             return np.asarray(self._data[part])
 
 
@@ -68,7 +68,7 @@ def _opened(path: Path) -> Iterator[Any]:
     import h5py
 
     check_is_file(path)
-    with _as_user_error(str(path)):
+    with as_user_error(str(path)):
         if not h5py.is_hdf5(path):
             raise UserError(f"{path} is not an HDF5 file")
         file = h5py.File(path, "r", locking=False)
@@ -86,7 +86,7 @@ def _arrays(file: Any, path: Path) -> Iterator[tuple[str, Any]]:
     size = path.stat().st_size
     for name in _links(file, path):
         where = f"{name} of {path}"
-        with _as_user_error(where):
+        with as_user_error(where):
             item = file[name]
             if not isinstance(item, h5py.Dataset) or item.shape is None:  # h5py.Empty has no values
                 continue
@@ -102,7 +102,7 @@ def _links(file: Any, path: Path) -> list[str]:
 
     names: list[str] = []
     groups, seen = [("", file)], set()
-    with _as_user_error(str(path)):
+    with as_user_error(str(path)):
         while groups:
             prefix, group = groups.pop()
             if prefix.count("/") > DEEPEST:
@@ -135,10 +135,11 @@ def _check_size(item: Any, file_size: int, where: str) -> None:
 
 
 @contextlib.contextmanager
-def _as_user_error(where: str) -> Iterator[None]:
+def as_user_error(where: str) -> Iterator[None]:
+    """Turn any exception into a UserError: on a damaged file, h5py and Minari raise nearly anything."""
     try:
         yield
     except (UserError, KeyboardInterrupt):
         raise
-    except Exception as error:  # h5py raises nearly anything on a damaged file
+    except Exception as error:
         raise UserError(f"cannot read {where}: {first_line(error)}") from error

@@ -1,4 +1,4 @@
-"""`load`: one function for every kind of dataset; `Source`: a dataset defined in a user file (--import)."""
+"""`load` and `convert` for every kind of dataset; `Source`, a dataset defined in a user file (--import)."""
 
 import contextlib
 import dataclasses
@@ -104,6 +104,39 @@ def _kind_of(source: str | Path) -> str:
         return "minari"
     known = [*built_datasets.TASKS, *catalogue.entries(), *user_sources(), *minari_store.local_ids()]
     raise unknown("dataset", name, known, "See: offline-gntd datasets list")
+
+
+def convert(
+    source: str | Path,
+    to: str,
+    env: str | None = None,
+    episode_limit: int | None = None,
+    replace: bool = False,
+) -> str:
+    """Write a dataset in the other format; returns the Minari id or the path that was written."""
+    kind = kind_of(source)
+    if kind in ("imported", "authors"):
+        raise UserError(f"{source} cannot be converted: convert takes D4RL files and Minari datasets")
+    other = "minari" if kind in ("d4rl", "file") else "d4rl"
+    if to != other:
+        raise UserError(f"{source} already has the format {to}; give --format {other}")
+    if to == "minari":
+        return _to_minari(str(source), kind, env, episode_limit, replace)
+    if kind == "built":
+        folder, task = built_datasets.existing(str(source)), built_datasets.task_of(str(source))
+    else:
+        folder = minari_store.existing(str(source))
+        task = minari_store.task_in(folder, env)
+    return str(conversion.to_d4rl(folder, safe_name(str(source)), task, replace))
+
+
+def _to_minari(source: str, kind: str, env: str | None, episode_limit: int | None, replace: bool) -> str:
+    path = locate(catalogue.entries()[source]) if kind == "d4rl" else Path(source)
+    identity = d4rl.identify(path, env, episode_limit)
+    name = source if kind == "d4rl" else file_name(path, identity)
+    info = identity.info(name=name, source=str(path.resolve()), provenance={"sha256": identity.sha256})
+    with identity.reading(path) as recording:
+        return conversion.to_minari(recording, info, replace)
 
 
 # ---- files and dicts in D4RL's layout ----

@@ -11,9 +11,8 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from offline_gntd.datasets import hdf5
 from offline_gntd.datasets.catalogue import MINARI_ID
 from offline_gntd.datasets.dataset import DatasetNotFound
 from offline_gntd.datasets.hdf5 import PART
-from offline_gntd.errors import UserError, first_line
+from offline_gntd.errors import UserError
 from offline_gntd.evaluation import make, task_of, task_of_spaces, without_import
 from offline_gntd.files import home, parse_json, read_json, sha256_of, writing
 from offline_gntd.tasks import Task
@@ -79,7 +78,7 @@ def metadata_of(folder: Path) -> dict[str, Any]:
 
 
 def notes_of(folder: Path) -> dict[str, Any]:
-    """What this package noted when it wrote the dataset; empty for other datasets."""
+    """The notes of `write`; empty for datasets that other programs wrote."""
     try:
         notes = parse_json(metadata_of(folder).get(NOTES_KEY, "{}"))
     except ValueError:
@@ -109,7 +108,7 @@ def task_in(folder: Path, env: str | None = None) -> Task:
         from minari.serialization import deserialize_space
 
         env_id = spec["id"] if env is not None else without_import(spec["id"], f"the Minari dataset {folder}")
-        with _as_user_error(folder):
+        with hdf5.as_user_error(f"the Minari dataset {folder}"):
             obs, action = (deserialize_space(metadata[f"{kind}_space"]) for kind in ("observation", "action"))
         options = dict(spec.get("kwargs") or {})
         if spec.get("max_episode_steps") is not None:
@@ -128,7 +127,7 @@ def episodes(folder: Path) -> Iterator[tuple[Any, Any, Any]]:
     with _opened(folder) as dataset:
         iterator = iter(dataset.iterate_episodes())
         while True:
-            with _as_user_error(folder):
+            with hdf5.as_user_error(f"the Minari dataset {folder}"):
                 episode = next(iterator, None)
                 if episode is None:
                     return
@@ -144,7 +143,7 @@ def transitions(folder: Path, task: Task, totals: list[tuple[float, int, bool]])
     part: list[np.ndarray] = []
     count = 0
     for episode, *spaces in episodes(folder):
-        with _as_user_error(folder):
+        with hdf5.as_user_error(f"the Minari dataset {folder}"):
             rows = _rows(episode, *spaces)
             truncated = bool(episode.truncations[-1]) and not bool(episode.terminations[-1])
             totals.append((float(np.sum(episode.rewards, dtype=np.float64)), len(rows), truncated))
@@ -168,12 +167,12 @@ def write(
     task: Task,
     buffers: Sequence[Any],
     notes: dict[str, Any],
-    extra_files: Mapping[str, Callable[[Path], None]] = MappingProxyType({}),
+    write_extra: Callable[[Path], None] = lambda data: None,
 ) -> None:
     """Write episode buffers as a Minari dataset in HDF5.
 
     notes        stored in the dataset's metadata
-    extra_files  functions that write more files next to the data, by file name
+    write_extra  writes more files to the folder of the data
     """
     import minari
 
@@ -191,8 +190,7 @@ def write(
             data_format="hdf5",
         )
         dataset.storage.update_metadata({NOTES_KEY: json.dumps(notes)})
-        for name, write_to in extra_files.items():
-            write_to(temporary / "root" / minari_id / "data" / name)
+        write_extra(temporary / "root" / minari_id / "data")
         for part in (temporary / "root" / minari_id).iterdir():
             part.rename(temporary / part.name)
         shutil.rmtree(temporary / "root")
@@ -210,10 +208,12 @@ def buffers_of(
     """
     from minari.data_collector import EpisodeBuffer
 
-    obs, action, reward, next_obs, terminated = _columns(rows, task)
+    o, a = task.obs_dim, 1 if task.discrete else task.action_dim
+    obs, reward, next_obs = rows[:, :o], rows[:, o + a], rows[:, o + a + 1 : -1]
+    action = rows[:, o].astype(np.int64) if task.discrete else rows[:, o : o + a]
     buffers: list[Any] = []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        terminations = terminated[start:end].astype(bool)
+        terminations = rows[start:end, -1].astype(bool)
         truncations = np.zeros(end - start, bool)
         truncations[-1] = not terminations[-1] if truncated is None else truncated[end - 1]
         buffers.append(
@@ -228,12 +228,6 @@ def buffers_of(
             )
         )
     return buffers
-
-
-def _columns(rows: np.ndarray, task: Task) -> tuple[np.ndarray, ...]:
-    o, a = task.obs_dim, 1 if task.discrete else task.action_dim
-    action = rows[:, o].astype(np.int64) if task.discrete else rows[:, o : o + a]
-    return rows[:, :o], action, rows[:, o + a], rows[:, o + a + 1 : -1], rows[:, -1]
 
 
 def _rows(episode: Any, obs_space: Any, action_space: Any) -> np.ndarray:
@@ -291,25 +285,15 @@ def _opened(folder: Path) -> Iterator[Any]:
             raise UserError(f"the metadata of the Minari dataset {folder} lacks {key}")
     if (data / "main_data.hdf5").is_file():
         hdf5.check(data / "main_data.hdf5")
-    with _as_user_error(folder), warnings.catch_warnings():
+    with hdf5.as_user_error(f"the Minari dataset {folder}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dataset = minari.MinariDataset(data)
     yield dataset
 
 
 @contextlib.contextmanager
-def _as_user_error(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (UserError, KeyboardInterrupt):
-        raise
-    except Exception as error:  # Minari raises h5py's errors, its own, and assertions
-        raise UserError(f"cannot read the Minari dataset {folder}: {first_line(error)}") from error
-
-
-@contextlib.contextmanager
 def _datasets_path(folder: Path) -> Iterator[None]:
-    """Set Minari's root, which it reads only from the environment."""
+    """Set Minari's root folder, which Minari reads from the environment."""
     before = os.environ.get("MINARI_DATASETS_PATH")
     os.environ["MINARI_DATASETS_PATH"] = str(folder.resolve())
     try:
