@@ -1,4 +1,4 @@
-"""Extending a D4RL file by the policy it stores: the very policy, more rows, nothing lost."""
+"""Extending a D4RL file with the policy stored in it: the policy is read exactly, and no row is lost."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""MuJoCo splits built from scratch: their content, and the same bytes after a kill."""
+"""MuJoCo splits built from scratch: their content, and reproducibility to the byte, also after a kill."""
 
 import dataclasses
 import os
@@ -171,7 +171,7 @@ def test_one_training_gives_all_splits_of_a_body(quick, monkeypatch, capsys):
     assert medium.provenance["steps"] == 400
     assert medium.provenance["training"]["updates"] == 100
 
-    # whatever was trained is not trained again
+    # a finished training is not repeated
     monkeypatch.setattr(OnlineTraining, "train_step", None)
     monkeypatch.setattr(builders, "measure", None)
     (again,) = build_splits(["hopper-medium-local"], quick, force=True, quiet=True)
@@ -218,7 +218,7 @@ def test_random_split_needs_no_training(home, monkeypatch, capsys):
     assert check(dataset.name).verdict == "sound"
     assert "training" not in dataset.provenance
     assert dataset.provenance["level"].startswith("random policy, score ")
-    # it is the same set whatever the settings of a training are, and its command repeats it
+    # the settings of a training do not change it, and its command repeats it
     longer = dataclasses.replace(SIZES["small"].of_rows(2000), training=TrainingSettings(steps=500_000))
     assert build_splits([dataset.name], longer, quiet=True)[0].sha256 == dataset.sha256
     assert main([*dataset.provenance["command"].split()[1:], "--force"]) == 0
@@ -243,7 +243,7 @@ def test_only_needed_bodies_are_trained_and_the_time_is_announced(home, capsys):
         r"\(measured: [\d,]+ steps/s, [\d,]+ updates/s\)",
         line,
     )
-    # a finished training is not announced, nor what was rolled out before
+    # a finished training is not announced, nor are stored roll-outs
     assert main(["datasets", "build", "hopper-medium-local", *FLAGS]) == 0
     assert "Hopper-v4: rolling out 301 steps takes about" in capsys.readouterr().err
     assert main(["datasets", "build", "hopper-medium-local", *FLAGS, "--force"]) == 0

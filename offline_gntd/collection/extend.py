@@ -23,7 +23,6 @@ from offline_gntd.transitions import from_rows
 METADATA = "metadata/"
 POLICY = f"{METADATA}policy/"
 SUPPORTED = {"nonlinearity": "relu", "output_distribution": "tanh_gaussian"}  # policies to roll out
-ENVIRONMENTS = 10  # stepped together
 
 
 def extend(
@@ -53,7 +52,7 @@ def extend(
     act = Behaviour(policy_in(columns, task, str(path)), seed)
     require_writable(target.parent)
     with tqdm(total=transitions, desc=path.stem, unit="row", disable=quiet) as bar:
-        steps = roll_out(task, act, transitions, (seed, 0), ENVIRONMENTS, bar.update)
+        steps = roll_out(task, act, transitions, (seed, 0), report=bar.update)
     returns = steps.complete_returns(task)
     score = f"scored {task.score(returns.mean()):.1f}" if len(returns) else "ended no episode"
     level = f"{transitions:,} steps more of the policy stored in {path.name}, which {score} in {task.env_id}"
