@@ -81,7 +81,7 @@ def two_nodes():
 @pytest.mark.parametrize("ship", [False, True])
 def test_runs_of_a_lost_node_resume_on_another(ship, two_nodes, elsewhere, monkeypatch):
     """By the shared folder, and without one: then the runs came back through Ray."""
-    from offline_gntd.experiments.engines.ray import Ray
+    from offline_gntd.experiments.engine_ray import Ray
 
     expected = elsewhere(LONG, LONG.cells())
     cluster, node = two_nodes
@@ -122,7 +122,7 @@ def test_an_existing_cluster_imports_the_users_file(two_nodes, home, monkeypatch
 def test_a_job_that_slurm_stops_is_requeued_and_resumes(elsewhere):
     """As Slurm does before a time limit or for a greater job: by a signal, to submitit's process."""
     pytest.importorskip("submitit")
-    from offline_gntd.experiments.engines.slurm import Slurm
+    from offline_gntd.experiments.engine_slurm import Slurm
 
     expected = elsewhere(LONG, LONG.cells()[:1])
     [cell] = LONG.cells()[:1]
@@ -147,7 +147,7 @@ def test_a_job_that_slurm_stops_is_requeued_and_resumes(elsewhere):
 def test_slurm_gets_one_array_with_the_given_parameters(small_dataset, home, monkeypatch):
     """The very file that sbatch would be given, by a stand-in for it."""
     pytest.importorskip("submitit")
-    from offline_gntd.experiments.engines.slurm import Slurm
+    from offline_gntd.experiments.engine_slurm import Slurm
 
     bin = home / "bin"
     bin.mkdir()
@@ -179,7 +179,7 @@ def test_slurm_gets_one_array_with_the_given_parameters(small_dataset, home, mon
 @pytest.mark.slow
 def test_pending_slurm_jobs_are_cancelled_when_the_grid_stops(home):
     pytest.importorskip("submitit")
-    from offline_gntd.experiments.engines.slurm import Slurm
+    from offline_gntd.experiments.engine_slurm import Slurm
 
     class Queued:
         state, cancelled = "PENDING", False

@@ -118,7 +118,7 @@ def test_numbers_that_are_too_large(arguments, words, home, capsys):
     ("text", "words"),
     [
         ("a = " + "[" * 5000, "nested too deeply"),
-        ("a = " + "[" * 400 + "]" * 400, "no experiment setting 'a'"),
+        ("a = " + "[" * 400 + "]" * 400, "no Experiment setting 'a'"),
         ("name = 5", "name must be text, not 5"),
         ("name = 'a/b'", "cannot name an experiment"),
         ("name = '..'", "cannot name an experiment"),

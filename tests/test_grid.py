@@ -18,8 +18,7 @@ from offline_gntd.cli import main
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions, grid, results
 from offline_gntd.experiments.definitions import Experiment, Protocol
-from offline_gntd.experiments.estimates import Rate, Rates
-from offline_gntd.experiments.planning import plan
+from offline_gntd.experiments.planning import Rate, Rates, plan
 
 FAST = "@hidden_dims=16x16@batch_size=32"
 STUDY = Experiment(

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from offline_gntd.cli import main
-from offline_gntd.experiments import lock, planning, status
+from offline_gntd.experiments import lock, planning
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
-from offline_gntd.experiments.display import open_display
-from offline_gntd.experiments.estimates import Forecast, Rate, Rates, known_rates, measure
 from offline_gntd.experiments.job import JobResult, Options, Progress, run_job
 from offline_gntd.experiments.lock import Lock
+from offline_gntd.experiments.planning import Rate, Rates, known_rates, measure
+from offline_gntd.experiments.progress import Forecast, open_display, read_status
 from offline_gntd.files import duration
 
 FAST = "@hidden_dims=16x16@batch_size=32"
@@ -53,7 +53,7 @@ def states(found):
 
 
 def test_status_from_disk_alone(half_done, capsys):
-    found = status.read("study")
+    found = read_status("study")
     assert states(found) == ["done", "waiting", "failed", "diverged", "waiting", "waiting"]
     assert found.seconds_left is None  # nothing runs
     assert "1 done, 1 diverged, 1 failed, 3 waiting" in found.headline()
@@ -61,7 +61,7 @@ def test_status_from_disk_alone(half_done, capsys):
     assert found.runs[2].error == "ValueError: by accident in two lines"
     assert "see results/study" in found.runs[2].text()
     with Lock(half_done[1].folders()):
-        found = status.read("study")
+        found = read_status("study")
         assert states(found)[1] == "running"
         dqn, td = known_rates().of(half_done[1]), known_rates().of(half_done[4])
         rest = 20 * dqn.seconds_per_update + 2 * dqn.seconds_per_episode
@@ -79,7 +79,7 @@ def test_status_from_disk_alone(half_done, capsys):
             "stale": 0,
             "waiting": 2,
         }
-    assert states(status.read("study"))[1] == "waiting"
+    assert states(read_status("study"))[1] == "waiting"
     assert main(["status"]) == 0
     assert capsys.readouterr().out.startswith("study: 1 done")
     assert main(["status", "nothing"]) == 2
@@ -87,23 +87,23 @@ def test_status_from_disk_alone(half_done, capsys):
 
 def test_a_damaged_run_does_not_hide_the_others(half_done, home):
     name, *_ = (path.parent.name for path in (home / "results").glob("*/experiment.json"))
-    before = status.read(name)
+    before = read_status(name)
     path = next((home / "results").glob("*/*/*/seed-*/run.json"))
     path.write_text("{")
-    found = status.read(name)
+    found = read_status(name)
     assert len(found.runs) == len(before.runs)
     assert [run.state for run in found.runs if run.error and "delete its folder" in run.error] == ["failed"]
 
 
 def test_a_run_of_a_dead_process_is_waiting(half_done):
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(dict(machine="?", process=1, born="1")))
-    assert states(status.read("study"))[1] == "running"  # elsewhere, for all we know
-    assert "silent" not in status.read("study").runs[1].text()
+    assert states(read_status("study"))[1] == "running"  # elsewhere, for all we know
+    assert "silent" not in read_status("study").runs[1].text()
     os.utime(half_done[1].folder(1) / "lock-0", (0, 0))
-    assert "silent for" in status.read("study").runs[1].text()
+    assert "silent for" in read_status("study").runs[1].text()
     owner = {"machine": lock.machine(), "process": 1, "born": "never"}
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(owner))
-    assert states(status.read("study"))[1] == "waiting"
+    assert states(read_status("study"))[1] == "waiting"
 
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(small_dataset, home, capsys):
@@ -177,7 +177,8 @@ def test_a_rate_is_measured_on_the_spot(source, algorithm, small_dataset):
     assert time.monotonic() - start < 20  # about one second on a quiet machine
     assert rate.seconds_per_update > 0
     assert rate.seconds_per_episode > 0
-    rates = Rates({}).with_measured([cell], {(cell.source, cell.seeds): cell.sources()})
+    plan = planning.Plan(todo=[cell], sources={(cell.source, cell.seeds): cell.sources()})
+    rates = Rates({}).with_measured(plan)
     assert rates.seconds(cell) > 0
 
 
@@ -191,7 +192,7 @@ def test_durations(seconds, text):
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_terminal_gets_bars_and_anything_else_plain_lines(terminal, home, monkeypatch):
-    monkeypatch.setattr("offline_gntd.experiments.display.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("offline_gntd.experiments.progress.LINE_SECONDS", 0.0)
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=200, highlight=False)
     cell, other = STUDY.cells()[:2]

@@ -254,7 +254,7 @@ def status(args: argparse.Namespace) -> int:
     import json
 
     from offline_gntd.errors import UserError
-    from offline_gntd.experiments import definitions, status
+    from offline_gntd.experiments import definitions, progress
     from offline_gntd.theory import runner
 
     facts, lines, damaged = [], [], False
@@ -262,7 +262,7 @@ def status(args: argparse.Namespace) -> int:
         if name == runner.NAME:
             continue
         try:
-            experiment = status.read(name, args.verify)
+            experiment = progress.read_status(name, args.verify)
         except UserError as error:
             if args.experiment:
                 raise

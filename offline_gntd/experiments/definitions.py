@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offline_gntd.configuration import digest, hashed_fields
+from offline_gntd.configuration import digest, from_dict, hashed_fields
 from offline_gntd.datasets.names import SEED, results_name
 from offline_gntd.errors import UserError, shortened, unknown
 from offline_gntd.experiments.lock import Lock
@@ -16,7 +16,7 @@ from offline_gntd.experiments.record import read_object
 from offline_gntd.files import home, write_json
 
 if TYPE_CHECKING:
-    from offline_gntd.experiments.sources import DataSource
+    from offline_gntd.experiments.training import DataSource
 
 MOST_SEEDS = 10_000
 LONGEST_NAME = 230  # bytes; a file system allows 255, and suffixes are added
@@ -136,45 +136,9 @@ class Experiment:
         return dataclasses.asdict(self)
 
     @staticmethod
-    def from_dict(value: dict[str, Any]) -> "Experiment":
+    def from_dict(value: Any) -> "Experiment":
         """From TOML or JSON; raises UserError for unknown names and values of the wrong type."""
-        if not isinstance(value, dict):
-            raise UserError(f"an experiment must be a table of settings, not {shortened(value)}")
-        _check_names("experiment setting", value, Experiment)
-        protocol = _section(value, "protocol", Protocol)
-        table = _section(value, "table", TableView)
-        steps = value.get("algorithm_steps", {})
-        if not isinstance(steps, dict):
-            raise UserError(f"algorithm_steps must be a table of steps by algorithm, not {shortened(steps)}")
-        for name, number in {"seeds": value.get("seeds", 1), **protocol, **steps}.items():
-            if type(number) is not int:
-                raise UserError(f"{name} must be a whole number, not {shortened(number)}")
-        for name, text in {"name": value.get("name"), **table}.items():
-            if not isinstance(text, str):
-                raise UserError(f"{name} must be text, not {shortened(text)}")
-        lists = {key: _names(key, value.get(key, ())) for key in ("datasets", "algorithms")}
-        parts = {"protocol": Protocol(**protocol), "table": TableView(**table)}
-        return Experiment(**value | lists | parts)
-
-
-def _section(value: dict[str, Any], key: str, kind: type) -> dict[str, Any]:
-    section = value.get(key, {})
-    if not isinstance(section, dict):
-        raise UserError(f"{key} must be a table of settings, not {shortened(section)}")
-    _check_names(f"{key} setting", section, kind)
-    return section
-
-
-def _check_names(what: str, value: dict[str, Any], kind: type) -> None:
-    legal = {field.name for field in dataclasses.fields(kind)}
-    for name in set(value) - legal:
-        raise unknown(what, name, legal)
-
-
-def _names(key: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise UserError(f"{key} must be a list of names, not {shortened(value)}")
-    return tuple(value)
+        return from_dict(Experiment, value)
 
 
 def settings_hash(config: Any, protocol: Protocol, stack: int) -> str:
@@ -215,13 +179,13 @@ class Cell:
 
     @property
     def online(self) -> bool:
-        from offline_gntd.experiments.sources import is_online
+        from offline_gntd.experiments.training import is_online
 
         return is_online(self.config)
 
     def sources(self) -> "tuple[DataSource, ...]":
         """Its dataset or environment, one per seed; raises DatasetNotFound if data is not on this machine."""
-        from offline_gntd.experiments.sources import sources_of
+        from offline_gntd.experiments.training import sources_of
 
         return sources_of(self.source, self.config, self.seeds)
 
@@ -389,7 +353,7 @@ def from_file(path: Path) -> Experiment:
         raise UserError(f"cannot read {path}: {error}") from error
     except RecursionError as error:
         raise UserError(f"cannot read {path}: it is nested too deeply") from error
-    return Experiment.from_dict({"name": path.stem} | value)
+    return Experiment.from_dict({"name": path.stem, "datasets": [], "algorithms": []} | value)
 
 
 def store(experiment: Experiment) -> None:

@@ -4,6 +4,8 @@ Finished runs are skipped, failed runs are tried again, and runs locked by anoth
 """
 
 import contextlib
+import importlib
+import importlib.util
 import math
 import signal
 import threading
@@ -13,18 +15,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import definitions, planning, trackers
+from offline_gntd.experiments import definitions, planning
 from offline_gntd.experiments.definitions import Cell, Experiment
-from offline_gntd.experiments.display import Display, open_display
-from offline_gntd.experiments.engines import Engine, open_engine, require_engine
-from offline_gntd.experiments.estimates import Forecast, Rates, known_rates, last_checkpoint
-from offline_gntd.experiments.job import JobResult, Options, Progress, log_path, record_lost_job
+from offline_gntd.experiments.job import Engine, JobResult, Options, Progress, log_path, record_lost_job
 from offline_gntd.experiments.lock import Watch
+from offline_gntd.experiments.planning import Rates, known_rates, last_checkpoint
+from offline_gntd.experiments.progress import Display, Forecast, open_display
 from offline_gntd.files import require_writable
 
 POLL_SECONDS = 0.5
 RETRIES = 2  # further attempts at a cell that failed
 DEFAULTS = Options()
+ENGINES = {"local": "Local", "ray": "Ray", "slurm": "Slurm"}  # class in the module engine_<name>
+EXTRAS = {"ray": "ray", "slurm": "submitit", "tensorboard": "tensorboard", "wandb": "wandb"}  # packages
 
 
 @dataclass
@@ -91,8 +94,15 @@ def check(workers: int | None, options: Options, retries: int, engine_name: str)
         raise UserError(f"--retries must be at least 0, not {retries}")
     if options.checkpoint_seconds is not None and not options.checkpoint_seconds > 0:
         raise UserError(f"--checkpoint-seconds must be more than 0, not {options.checkpoint_seconds:g}")
-    trackers.require(options.trackers)
-    require_engine(engine_name)
+    for extra in (engine_name, *options.trackers):
+        if extra in EXTRAS and importlib.util.find_spec(EXTRAS[extra]) is None:
+            raise UserError(f"{extra} is not installed; run: pip install 'offline_gntd[{extra}]'")
+
+
+def open_engine(name: str, workers: int | None, options: Options, **settings: Any) -> Engine:
+    """settings  those of the engine: `address` of Ray, `parameters` of Slurm"""
+    module = importlib.import_module(f"offline_gntd.experiments.engine_{name}")
+    return getattr(module, ENGINES[name])(workers, options, **settings)
 
 
 def ordered(cells: Sequence[Cell], rates: Rates) -> list[Cell]:

@@ -26,8 +26,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator
 from offline_gntd.experiments.definitions import Cell, Protocol, settings_hash
 from offline_gntd.experiments.record import Record, read_description
-from offline_gntd.experiments.sources import DataSource, is_family
-from offline_gntd.experiments.training import Training, restore_agent
+from offline_gntd.experiments.training import DataSource, Training, is_family, restore_agent
 from offline_gntd.tasks import Task
 from offline_gntd.tensors import Unreadable
 

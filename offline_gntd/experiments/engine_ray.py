@@ -27,7 +27,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.job import JobResult, Options, Progress, lost_job, run_job
 from offline_gntd.experiments.lock import Lock, Locked
-from offline_gntd.experiments.sources import DataSource
+from offline_gntd.experiments.training import DataSource
 from offline_gntd.files import home, remove, write_bytes
 
 STOP_SECONDS = 1.0  # between two checks for a stop request
