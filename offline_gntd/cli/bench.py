@@ -31,8 +31,7 @@ def bench(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from offline_gntd.algorithms import CATALOGUE
-    from offline_gntd.bench.measurement import MAIN_SIZE, ROWS, SIZES, Bench, settings
-    from offline_gntd.bench.peers import D3rlpy
+    from offline_gntd.bench.measurement import MAIN_SIZE, ROWS, SIZES, Bench, D3rlpy, settings
     from offline_gntd.errors import UserError, unknown
 
     rows = ROWS if args.rows is None else args.rows

@@ -49,7 +49,7 @@ def _add_run(commands) -> None:
     command = commands.add_parser(
         "run",
         help="run an experiment; finished runs are skipped",
-        epilog="A default in brackets is that of a new experiment; others have their own values.",
+        epilog="Built-in experiments and .toml files set their own seeds, steps and evaluations.",
     )
     command.add_argument(
         "experiment",
@@ -63,17 +63,24 @@ def _add_run(commands) -> None:
         "--datasets", nargs="+", metavar="D", help="names or files; for online algorithms, environment ids"
     )
     command.add_argument("--version", metavar="V", help="data of table2: v0, v2 or local (default: v0)")
-    command.add_argument("--seeds", type=int, metavar="N", help="run the seeds 0 … N−1 [5]")
+    command.add_argument("--seeds", type=int, metavar="N", help="run the seeds 0 … N−1 (new experiment: 5)")
     command.add_argument(
-        "--steps", type=int, metavar="N", help="updates per run; online, environment steps [20000]"
+        "--steps",
+        type=int,
+        metavar="N",
+        help="updates per run, environment steps if online (new experiment: 20000)",
     )
-    command.add_argument("--evaluate-every", type=int, metavar="N", help="steps between evaluations [500]")
-    command.add_argument("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation [20]")
+    command.add_argument(
+        "--evaluate-every", type=int, metavar="N", help="steps between evaluations (new experiment: 500)"
+    )
+    command.add_argument(
+        "--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation (new experiment: 20)"
+    )
     command.add_argument(
         "--seeds-per-process",
         type=int,
         metavar="N",
-        help="seeds trained together in one process [1; on a GPU all]",
+        help="seeds trained together in one process (new experiment: 1; on a GPU: all)",
     )
     command.add_argument(
         "--set",
@@ -81,7 +88,7 @@ def _add_run(commands) -> None:
         default=[],
         dest="settings",
         metavar="FIELD=VALUE[,VALUE…]",
-        help="set a field of every algorithm; each of several values is a separate variant",
+        help="set a field of every algorithm; several values make several variants",
     )
     command.add_argument(
         "--workers", type=int, metavar="W", help="runs at a time, one thread each (default: number of cores)"
@@ -102,7 +109,7 @@ def _add_run(commands) -> None:
         "--checkpoint-seconds",
         type=float,
         metavar="S",
-        help="time between checkpoints (default: at least 10 s, and 0.5 %% of a run's time)",
+        help="seconds between checkpoints (default: at least 10, and so that they take 0.5 %% of the time)",
     )
     command.add_argument(
         "--retries",
@@ -114,14 +121,14 @@ def _add_run(commands) -> None:
     command.add_argument(
         "--rerun-stale",
         action="store_true",
-        help="run again what was finished with other settings, data or more steps",
+        help="run again what was finished with other settings, other data or more steps",
     )
     command.add_argument("--tensorboard", action="store_true", help="write TensorBoard logs too")
     command.add_argument(
         "--wandb", action="store_true", help="log to W&B too; WANDB_MODE=offline writes files"
     )
     command.add_argument(
-        "--dry-run", action="store_true", help="show what would be run and how long it would take"
+        "--dry-run", action="store_true", help="list the runs and how long they would take; run nothing"
     )
     command.set_defaults(handler=run)
 
@@ -160,7 +167,7 @@ def algorithms(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.experiment == "theory":
         return _run_theory(args)
-    from offline_gntd.experiments import grid
+    from offline_gntd.experiments import grid, planning
     from offline_gntd.experiments.job import Options
 
     experiment = _experiment(args)
@@ -170,7 +177,10 @@ def run(args: argparse.Namespace) -> int:
     options = Options(device, args.checkpoint_seconds, trackers)
     grid.check(args.workers, options, args.retries, args.engine)
     if args.dry_run:
-        return _dry_run(experiment, args)
+        workers = os.cpu_count() or 1 if args.workers is None else args.workers
+        preview = planning.preview(experiment, workers, args.rerun_stale)
+        print(preview.text())
+        return 1 if preview.plan.missing else 0
     result = grid.run(
         experiment,
         workers=args.workers,
@@ -222,15 +232,6 @@ def _run_theory(args: argparse.Namespace) -> int:
     measured, finished = runner.run(args.workers, args.rerun_stale)
     print(f"{measured} measured, {finished} finished before")
     return 0
-
-
-def _dry_run(experiment, args: argparse.Namespace) -> int:
-    from offline_gntd.experiments import planning
-
-    workers = os.cpu_count() or 1 if args.workers is None else args.workers
-    preview = planning.preview(experiment, workers, args.rerun_stale)
-    print(preview.text())
-    return 1 if preview.plan.missing else 0
 
 
 def _engine_settings(args: argparse.Namespace) -> dict:

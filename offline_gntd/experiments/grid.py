@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from offline_gntd.errors import UserError
+from offline_gntd.errors import UserError, unknown
 from offline_gntd.experiments import definitions, planning
 from offline_gntd.experiments.definitions import Cell, Experiment
 from offline_gntd.experiments.job import Engine, JobResult, Options, Progress, log_path, record_lost_job
@@ -94,6 +94,8 @@ def check(workers: int | None, options: Options, retries: int, engine_name: str)
         raise UserError(f"--retries must be at least 0, not {retries}")
     if options.checkpoint_seconds is not None and not options.checkpoint_seconds > 0:
         raise UserError(f"--checkpoint-seconds must be more than 0, not {options.checkpoint_seconds:g}")
+    if engine_name not in ENGINES:
+        raise unknown("engine", engine_name, ENGINES)
     for extra in (engine_name, *options.trackers):
         if extra in EXTRAS and importlib.util.find_spec(EXTRAS[extra]) is None:
             raise UserError(f"{extra} is not installed; run: pip install 'offline_gntd[{extra}]'")
@@ -106,8 +108,8 @@ def open_engine(name: str, workers: int | None, options: Options, **settings: An
 
 
 def ordered(cells: Sequence[Cell], rates: Rates) -> list[Cell]:
-    """Seed by seed, so that a grid stopped early leaves complete seeds; within a seed the longest runs first,
-    so that none is left alone at the end. Runs of unknown length come first of all."""
+    """The order in which cells are run: seed by seed, so that a stopped grid leaves complete seeds; within a
+    seed the longest first, so that no long run is left alone at the end; unknown lengths before known ones."""
 
     def key(cell: Cell) -> tuple[int, float]:
         seconds = rates.seconds(cell, last_checkpoint(cell))
@@ -152,6 +154,11 @@ class Grid:
 
     def _handle(self, result: JobResult) -> None:
         cell = result.cell
+        finished = {
+            "done": self.result.done,
+            "diverged": self.result.diverged,
+            "finished": self.result.done_elsewhere,
+        }
         if result.kind == "locked":
             self._wait_for(cell, Watch(cell.folders()))
             return
@@ -169,12 +176,8 @@ class Grid:
             self.display.line(f"failed: {cell}: {result.error}; see {log_path(cell)}")
         elif result.kind == "unwritable":
             self.stop(result.error)
-        elif result.kind == "done":
-            self.result.done.append(cell)
-        elif result.kind == "diverged":
-            self.result.diverged.append(cell)
-        elif result.kind == "finished":
-            self.result.done_elsewhere.append(cell)
+        elif result.kind in finished:
+            finished[result.kind].append(cell)
         self.pending.discard(cell)
         self.display.ended(result)
 

@@ -5,6 +5,7 @@ happened; errors are also recorded in the run's folder and in its log.
 """
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -162,6 +163,20 @@ def _is_users(config: Any) -> bool:
     """Whether an algorithm is defined in a file that the user imported."""
     source = getattr(sys.modules.get(type(config).__module__), "__file__", None)
     return source is not None and Path(source) in extensions.files()
+
+
+def at_most_every(seconds: float, check: Callable[[], bool]) -> Callable[[], bool]:
+    """A function that calls `check` at most once in this time, and returns False in between."""
+    last_check = -math.inf
+
+    def checked() -> bool:
+        nonlocal last_check
+        if time.monotonic() - last_check < seconds:
+            return False
+        last_check = time.monotonic()
+        return check()
+
+    return checked
 
 
 def log_path(cell: Cell) -> Path:

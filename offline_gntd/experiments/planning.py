@@ -271,9 +271,11 @@ class Preview:
     def text(self) -> str:
         lines = []
         for cell in self.plan.todo:
-            step = last_checkpoint(cell)
+            step, seconds = last_checkpoint(cell), self.seconds[cell]
             resumed = f", from step {step:,}" if step else ""
-            lines.append(f"to run    {cell}: {duration(self.seconds[cell])}{resumed}")
+            lines.append(
+                f"to run    {cell}: {'no estimate' if seconds is None else duration(seconds)}{resumed}"
+            )
         lines += [f"finished  {cell}" for cell in self.plan.finished]
         lines += [
             f"stale     {cell}: finished with other settings or data; --rerun-stale runs it again"
