@@ -274,11 +274,11 @@ def test_help_shows_the_defaults(capsys):
     text = " ".join(capsys.readouterr().out.split())
     new, protocol = Experiment("new", (), ()), Protocol()
     for words in (
-        f"0 … N−1 (new experiment: {new.seeds})",
-        f"if online (new experiment: {protocol.steps})",
-        f"between evaluations (new experiment: {protocol.evaluate_every})",
-        f"per evaluation (new experiment: {protocol.evaluate_episodes})",
-        f"(new experiment: {protocol.seeds_per_process}; on a GPU: all)",
+        f"0 … N−1 (default: {new.seeds})",
+        f"environment steps (default: {protocol.steps})",
+        f"between evaluations (default: {protocol.evaluate_every})",
+        f"per evaluation (default: {protocol.evaluate_episodes})",
+        f"(default: {protocol.seeds_per_process}; on a GPU, all)",
         f"(default: {grid.RETRIES})",
     ):
         assert words in text

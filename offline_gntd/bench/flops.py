@@ -1,8 +1,8 @@
 """The minimal floating-point operations of an update, from its shapes (docs/reference/performance.md).
 
-Only matrix products and K-FAC's factorisations count, not elementwise operations. What an update does not need
-is left out: parameter gradients of the critic in an actor's update, derivatives with respect to inputs, the
-second triangle of a symmetric matrix.
+Only matrix products and K-FAC's factorisations count, not elementwise operations. What an update does not
+need is left out: parameter gradients of the critic in an actor's update, derivatives with respect to inputs,
+the second triangle of a symmetric matrix.
 """
 
 from collections.abc import Callable

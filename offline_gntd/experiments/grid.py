@@ -109,7 +109,7 @@ def open_engine(name: str, workers: int | None, options: Options, **settings: An
 
 def ordered(cells: Sequence[Cell], rates: Rates) -> list[Cell]:
     """The order in which cells are run: seed by seed, so that a stopped grid leaves complete seeds; within a
-    seed the longest first, so that no long run is left alone at the end; unknown lengths before known ones."""
+    seed the longest first, so that none is left alone at the end. Cells of unknown length come first."""
 
     def key(cell: Cell) -> tuple[int, float]:
         seconds = rates.seconds(cell, last_checkpoint(cell))

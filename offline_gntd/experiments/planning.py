@@ -278,7 +278,7 @@ class Preview:
             )
         lines += [f"finished  {cell}" for cell in self.plan.finished]
         lines += [
-            f"stale     {cell}: finished with other settings or data; --rerun-stale runs it again"
+            f"stale     {cell}: finished with other settings, data or steps; --rerun-stale runs it again"
             for cell in self.plan.stale
         ]
         lines += [f"missing   {error}" for error in self.plan.missing.values()]
