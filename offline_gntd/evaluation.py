@@ -1,4 +1,4 @@
-"""Gymnasium environments, made quietly, and the evaluation every score comes from."""
+"""Gymnasium environments, and the evaluation that every score comes from."""
 
 import contextlib
 import sys
@@ -18,7 +18,7 @@ from offline_gntd.vector_envs import BATCHED, BatchedEnvs, SeparateEnvs
 
 
 def make(env_id: str, **options: Any) -> gymnasium.Env:
-    """An environment with one vector for an observation, and no more output than errors."""
+    """An environment with vector observations. Raises UserError if gymnasium cannot make it."""
     _silence_mujoco()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # out-of-date versions are chosen on purpose
@@ -34,7 +34,7 @@ def make(env_id: str, **options: Any) -> gymnasium.Env:
 
 
 def task_of(env_id: str, **options: Any) -> Task:
-    """The task of any environment, its references where D4RL gives them."""
+    """The task of any environment; its reference returns are D4RL's, if D4RL has them."""
     environment = make(env_id, **options)
     obs, action = environment.observation_space, environment.action_space
     environment.close()
@@ -42,10 +42,10 @@ def task_of(env_id: str, **options: Any) -> Task:
 
 
 def task_of_spaces(env_id: str, obs: Any, action: Any, options: dict[str, Any] | None = None) -> Task:
-    """The task of an environment whose spaces are known, which need not be installed."""
+    """The task of an environment with known spaces; the environment need not be installed."""
     discrete = isinstance(action, gymnasium.spaces.Discrete)
     if not discrete and not isinstance(action, gymnasium.spaces.Box):
-        raise UserError(f"{env_id} has actions of a kind no algorithm here takes: {action}")
+        raise UserError(f"{env_id} has actions that are neither discrete nor a box: {action}")
     known = of_environment(env_id)
     low, high, source = 0.0, 100.0, "none known: a score is the return itself"
     if known:
@@ -63,7 +63,7 @@ def task_of_spaces(env_id: str, obs: Any, action: Any, options: dict[str, Any] |
 
 
 def _silence_mujoco() -> None:
-    """HalfCheetah's model has an attribute that MuJoCo 4 warns of at every load, into a file as well."""
+    """Drop the warning that MuJoCo 4 prints, and writes to a file, whenever it loads HalfCheetah's model."""
     with contextlib.suppress(ImportError):
         import mujoco
 
@@ -79,7 +79,7 @@ class Evaluator:
     """Whole episodes of a stack of policies, stepped together.
 
     Every episode runs to its end, so short episodes are not favoured. Its start depends only on the seed, the
-    key and the episode's number: results do not depend on what ran before.
+    key and the episode's number, not on earlier evaluations.
     """
 
     def __init__(self, task: Task, seeds: Sequence[int], episodes: int):
@@ -107,7 +107,7 @@ class Evaluator:
         return returns.reshape(shape)
 
     def _legal(self, actions: np.ndarray) -> np.ndarray:
-        """Actions [n, …] as the environments take them: clipped, since they charge for what is beyond."""
+        """Actions [n, …] within the environments' bounds, since some penalise actions beyond them."""
         space = self.environments[0].action_space
         if isinstance(space, gymnasium.spaces.Discrete):
             return actions + space.start if space.start else actions

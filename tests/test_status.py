@@ -31,13 +31,13 @@ ARGUMENTS += ["--steps", "60", "--evaluate-every", "20", "--evaluate-episodes", 
 
 @pytest.fixture
 def half_done(small_dataset, monkeypatch):
-    """Of dqn one done, one stopped on its way, one failed; of td one diverged, two not begun."""
+    """Three runs of dqn: done, stopped, failed. Three of td: one diverged, two not started."""
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 20)
     store(STUDY)
     cells = STUDY.cells()
     assert run_job(cells[0], Options()).kind == "done"
-    looks = iter([False, True])
-    assert run_job(cells[1], Options(), stopping=lambda: next(looks)).kind == "stopped"
+    checks = iter([False, True])
+    assert run_job(cells[1], Options(), stopping=lambda: next(checks)).kind == "stopped"
 
     def fail(progress):
         raise ValueError("by accident\nin two lines")
@@ -52,7 +52,7 @@ def states(found):
     return [run.state for run in found.runs]
 
 
-def test_status_from_disk_alone(half_done, capsys):
+def test_status_is_read_from_files(half_done, capsys):
     found = read_status("study")
     assert states(found) == ["done", "waiting", "failed", "diverged", "waiting", "waiting"]
     assert found.seconds_left is None  # nothing runs
@@ -124,7 +124,7 @@ def test_a_dry_run_counts_hours_from_measured_rates(half_done):
     rate = known_rates().of(half_done[0])
     whole = 60 * rate.seconds_per_update + 6 * rate.seconds_per_episode
     part = 20 * rate.seconds_per_update + 2 * rate.seconds_per_episode
-    assert made.seconds[half_done[1]] == pytest.approx(part)  # it goes on from step 40
+    assert made.seconds[half_done[1]] == pytest.approx(part)  # it resumes at step 40
     assert made.seconds[half_done[2]] == pytest.approx(whole)
     assert "from step 40" in made.text()
     assert len(made.plan.finished) == 2
@@ -135,7 +135,7 @@ def test_the_wall_time_of_a_plan():
     seconds = dict(zip(cells, (5.0, 4.0, 3.0, 3.0, None, 1.0), strict=True))
     made = planning.Preview(planning.Plan(todo=cells), 2, seconds)
     assert made.total == 16
-    assert made.wall == 8  # 5 + 3 beside 4 + 3 + 1
+    assert made.wall == 8  # one worker: 5 + 3, the other: 4 + 3 + 1
     assert "without 1 that have no estimate" in made.text()
 
 
@@ -191,7 +191,7 @@ def test_durations(seconds, text):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_terminal_gets_bars_and_anything_else_plain_lines(terminal, home, monkeypatch):
+def test_progress_is_bars_on_a_terminal_and_lines_elsewhere(terminal, home, monkeypatch):
     monkeypatch.setattr("offline_gntd.experiments.progress.LINE_SECONDS", 0.0)
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=200, highlight=False)

@@ -33,13 +33,13 @@ from offline_gntd.processes import prepare
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler, row_width
 
-context = multiprocessing.get_context("forkserver")  # a process starts with torch imported and nothing else
+context = multiprocessing.get_context("forkserver")  # its processes start with torch imported
 context.set_forkserver_preload([__name__])
 ROWS = 1_000_000  # transitions that updates draw from
 STACK = 5  # seeds of a stacked timing
 TURN = 20  # updates at least, where two agents take turns
 WARM_UP = 0.1  # seconds before a timing; buffers are allocated when they are first needed
-GEMM = 256  # rows and columns of the product whose rate is the ceiling
+GEMM = 256  # rows and columns of the matrix product that measures the ceiling
 
 
 def _task(name: str, obs_dim: int, action_dim: int, discrete: bool) -> Task:
@@ -97,8 +97,8 @@ class TimedAgent:
 
 def rate(call: Callable[[], Any], seconds: float, period: int = 1) -> float:
     """Calls per second, measured over at least this many seconds and a whole number of periods."""
-    calls, began = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < seconds or not calls:
+    calls, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds or not calls:
         for _ in range(period):
             call()
         calls += period
@@ -115,7 +115,7 @@ def gemm_flops(precision: str = "float32", seconds: float = 0.2) -> float:
 
 @dataclass
 class Timings:
-    """The measurements of one preset at one size, one value per round."""
+    """Measurements of a preset at a size, one value per round."""
 
     rates: list[float] = field(default_factory=list)  # updates per second, one thread
     ceilings: list[float] = field(default_factory=list)  # FLOP/s of matrix products in the preset's precision
@@ -241,16 +241,16 @@ def _peak_mib(name: str, size: str, rows: int) -> float:
 
 
 class D3rlpy:
-    """d3rlpy in a Python environment of its own; bench/d3rlpy_peer.py answers over a pipe."""
+    """d3rlpy in a separate Python environment; bench/d3rlpy_peer.py answers over a pipe."""
 
     name = "d3rlpy"
     algorithms = ("bc", "td3_bc", "bcq", "cql")
 
     def __init__(self, python: Path, rows: int):
-        found = shutil.which(python)
-        if not found or subprocess.run([found, "-c", "import d3rlpy"], capture_output=True).returncode:
+        path = shutil.which(python)
+        if not path or subprocess.run([path, "-c", "import d3rlpy"], capture_output=True).returncode:
             raise UserError(f"no Python with d3rlpy at {python}; install one with: make peers")
-        self.rows = rows  # transitions it draws from, as many as ours
+        self.rows = rows  # transitions that it draws from
         self.rates: dict[str, list[float]] = {}
         self._process = subprocess.Popen(
             [python, Path(__file__).with_name("d3rlpy_peer.py")],

@@ -60,12 +60,12 @@ def table(args: argparse.Namespace) -> int:
 
     names = ["experiment", "kind", "metric", "aggregate", "rows", "columns", "datasets", "algorithms"]
     names += ["without", "allow_mixed_data"]
-    made = render.table(**{name: getattr(args, name) for name in names})
-    print(made.text(args.format), flush=True)  # first, since the folder may be read-only
-    print("written: " + ", ".join(map(str, render.write(made))), file=sys.stderr)
-    for run in made.missing:
+    rendered = render.table(**{name: getattr(args, name) for name in names})
+    print(rendered.text(args.format), flush=True)  # first, since the folder may be read-only
+    print("written: " + ", ".join(map(str, render.write(rendered))), file=sys.stderr)
+    for run in rendered.missing:
         print(f"missing: {run}", file=sys.stderr)
-    return 1 if made.missing else 0
+    return 1 if rendered.missing else 0
 
 
 def figure(args: argparse.Namespace) -> None:

@@ -103,7 +103,7 @@ def _lines(results: dict) -> list[str]:
     ]
     for peer, part in results["peers"].items():
         lines += [
-            f"{peer} {name}: {row['updates_per_s']:.1f} updates/s; ours are {row['ratio']:.2f} times as many"
+            f"{peer} {name}: {row['updates_per_s']:.1f} updates/s; ours / theirs = {row['ratio']:.2f}"
             for name, row in part.items()
         ]
     rounds = f"medians of {results['rounds']} rounds"

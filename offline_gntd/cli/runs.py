@@ -48,7 +48,7 @@ def _add_run(commands) -> None:
     command = commands.add_parser(
         "run",
         help="run an experiment; finished runs are skipped",
-        epilog="The defaults of a new experiment are given; built-in ones and .toml files have their own.",
+        epilog="Defaults are those of a new experiment; built-in experiments and .toml files set their own.",
     )
     add = command.add_argument
     add(
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     from offline_gntd.experiments import grid, planning
     from offline_gntd.experiments.job import Options
 
-    experiment = _experiment(args)
+    experiment = experiment_of(args)
     device = _device(args.device)
     settings = _engine_settings(args)
     trackers = tuple(name for name in ("tensorboard", "wandb") if getattr(args, name))
@@ -170,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_theory(args: argparse.Namespace) -> int:
-    """Run the measurements of the theorems, which take none of a grid's settings."""
+    """Run the measurements of the theorems, which have no grid settings."""
     from offline_gntd.theory import runner
 
     for name, value in vars(args).items():
@@ -210,7 +210,7 @@ def status(args: argparse.Namespace) -> int:
     from offline_gntd.experiments import definitions, progress
     from offline_gntd.theory import runner
 
-    facts: list[dict[str, Any]] = []  # for --json
+    summaries: list[dict[str, Any]] = []  # for --json
     lines, damaged = [], False
     for name in [args.experiment] if args.experiment else definitions.with_results():
         if name == runner.NAME:
@@ -220,20 +220,20 @@ def status(args: argparse.Namespace) -> int:
         except UserError as error:
             if args.experiment:
                 raise
-            facts.append({"experiment": name, "error": str(error)})
+            summaries.append({"experiment": name, "error": str(error)})
             lines.append(f"{name}: {error}")
             damaged = True  # the other experiments are still shown
             continue
-        facts.append(experiment.to_dict())
+        summaries.append(experiment.to_dict())
         lines.append(experiment.text() if args.experiment else experiment.headline())
         damaged |= experiment.damaged
     measurements, measured = set(runner.measurements()), runner.finished()
     if args.experiment == runner.NAME or (not args.experiment and measured):
         done, count = len(measurements & measured), len(measurements)
-        facts.append({"experiment": runner.NAME, "measurements": count, "done": done})
+        summaries.append({"experiment": runner.NAME, "measurements": count, "done": done})
         lines.append(f"{runner.NAME}: {done} of {count} measured")
     if args.json:
-        print(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(summaries, indent=2, ensure_ascii=False, allow_nan=False))
     else:
         print("\n".join(lines) or "there are no runs here yet; start with: offline-gntd quickstart")
     return 2 if damaged else 0
@@ -272,8 +272,8 @@ def _device(name: str) -> str:
     return name
 
 
-def _experiment(args: argparse.Namespace):
-    """The experiment of the arguments: a known one, changed by options, or a new one."""
+def experiment_of(args: argparse.Namespace):
+    """The experiment that the arguments describe: a known one with changes, or a new one."""
 
     from offline_gntd.experiments import definitions
     from offline_gntd.experiments.definitions import BUILT_IN, Experiment, Protocol

@@ -1,4 +1,4 @@
-"""All runs of an experiment.
+"""Run the cells of an experiment on an engine.
 
 Finished runs are skipped, failed runs are tried again, and runs locked by another process are waited for.
 """
@@ -32,13 +32,13 @@ EXTRAS = {"ray": "ray", "slurm": "submitit", "tensorboard": "tensorboard", "wand
 
 @dataclass
 class GridResult:
-    """What became of the cells of a grid."""
+    """The cells of a grid by what happened to them."""
 
     finished_before: list[Cell] = field(default_factory=list)
     stale: list[Cell] = field(default_factory=list)
     done: list[Cell] = field(default_factory=list)
-    diverged: list[Cell] = field(default_factory=list)  # in all their seeds
-    done_elsewhere: list[Cell] = field(default_factory=list)  # by another process, meanwhile
+    diverged: list[Cell] = field(default_factory=list)  # every seed diverged
+    done_elsewhere: list[Cell] = field(default_factory=list)  # by another process, since this grid started
     failed: list[Cell] = field(default_factory=list)
     stopped: str = ""  # the reason, if the grid was stopped
 
@@ -74,7 +74,7 @@ def run(
     result = GridResult(plan.finished, plan.stale)
     if not plan.todo:
         if definitions.stored_path(experiment.name).parent.exists() and not plan.stale:
-            definitions.store(experiment)  # a table then asks for these runs too
+            definitions.store(experiment)  # so that a table includes these runs
         return result
     require_writable(definitions.stored_path(experiment.name).parent)
     rates = known_rates()
@@ -201,7 +201,7 @@ class Grid:
 
 @contextlib.contextmanager
 def _interrupts(grid: Grid) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM lets every run write its checkpoint and end; the second ends them now."""
+    """The first Ctrl-C or SIGTERM lets every run write its checkpoint and end; the second kills them."""
 
     def interrupt(number, frame):
         if grid.interrupted:

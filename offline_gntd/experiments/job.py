@@ -32,7 +32,7 @@ REPORT_SECONDS = 0.5  # between two progress reports of a run
 
 @dataclass(frozen=True)
 class Options:
-    """How runs are run; no option changes their results."""
+    """How jobs are executed; no option changes a result."""
 
     device: str = "cpu"
     checkpoint_seconds: float | None = None  # None: a small share of the run's time
@@ -68,7 +68,7 @@ class JobResult:
 class Engine(Protocol):
     """Runs a job for every submitted cell, in order, and reports its progress and its result.
 
-    A job whose process died has a result too (`lost`): engines do not retry.
+    If a job's process dies, its result is `lost`. Engines do not retry.
     """
 
     def __enter__(self) -> "Engine": ...
@@ -86,7 +86,7 @@ class Engine(Protocol):
 
 
 class Repeatable(Exception):
-    """An error of a user's algorithm before its first evaluation: another attempt would raise it again."""
+    """An error of a user's algorithm before its first evaluation, which another attempt would repeat."""
 
 
 def run_job(
@@ -185,7 +185,7 @@ def log_path(cell: Cell) -> Path:
 
 
 def lost_job(cell: Cell, error: str, output: str = "") -> JobResult:
-    """The result of a job whose process is gone; `output` and `error` are added to its log."""
+    """The result of a job that lost its process; `output` and `error` are added to the log."""
     with contextlib.suppress(OSError), log_path(cell).open("a", encoding="utf-8") as file:
         file.write(f"{output}{error}\n")
     return JobResult(cell, "lost", error)

@@ -179,8 +179,7 @@ class RunStatus:
 class Status:
     experiment: str
     runs: tuple[RunStatus, ...]
-    # with as many runs at a time as now; None if nothing runs or a rate is unknown
-    seconds_left: float | None
+    seconds_left: float | None  # with the present processes; None if nothing runs or a rate is unknown
 
     @property
     def damaged(self) -> bool:

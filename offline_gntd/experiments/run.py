@@ -55,7 +55,7 @@ class Run:
         self.timing = dict.fromkeys(TIMING, 0.0)
         self._timed = (0.0, 0.0)  # seconds of curvature and of training at the last evaluation
         self.evaluated = False  # since this process started it
-        self._checked = False  # whether the agent's state was found to be restorable
+        self._checked = False  # whether `check_restorable` was called
 
     def execute(
         self,

@@ -34,7 +34,7 @@ class StateMismatch(Unreadable):
 
 
 class Training:
-    """Everything that the next update depends on. The seeds never influence each other."""
+    """The agent, the batches and the generators of a group of seeds, which do not influence each other."""
 
     def __init__(self, config: Any, sources: Sequence[DataSource], seeds: Sequence[int], device: str = "cpu"):
         """sources  one per seed: all datasets, or all the same environment"""
@@ -141,7 +141,7 @@ class ReplayBatches:
         distinct = list({id(dataset): dataset for dataset in datasets}.values())
         rows = [_rows(dataset, timeouts_terminal, scale_rewards) for dataset in distinct]
         self.rows = (rows[0] if len(rows) == 1 else torch.cat(rows)).to(generators[0].device)
-        ends = torch.tensor([len(each) for each in rows]).cumsum(0).tolist()
+        ends = np.cumsum([len(part) for part in rows]).tolist()
         ranges = {id(dataset): (end - len(dataset), end) for dataset, end in zip(distinct, ends, strict=True)}
         self.ranges = [ranges[id(dataset)] for dataset in datasets]
         self.sampler = Sampler(task, batch_size, generators)
