@@ -37,7 +37,7 @@ def ray_with_normal_priority(monkeypatch):
 
 @pytest.fixture
 def elsewhere(small_dataset, home, monkeypatch):
-    """A function that runs a grid locally, returns its bits, and switches to a new home with the same data."""
+    """Runs a grid locally, returns its bits, and changes to a new home with the same data."""
 
     def local(experiment, cells):
         grid.run(experiment, workers=2, retries=0, quiet=True)

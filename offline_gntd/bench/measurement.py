@@ -152,7 +152,8 @@ class Bench:
         self.pairs, self.workers, self.seconds, self.rows = pairs, workers, seconds, rows
         self.timings = {pair: Timings() for pair in pairs}
 
-    def run(self, rounds: int, peers: Sequence[Any] = (), report: Callable[[], None] = lambda: None) -> None:
+    def run(self, rounds: int, peer: "D3rlpy | None", report: Callable[[], Any]) -> None:
+        """Time every pair in every round; `report` is called after each."""
         barrier = context.Barrier(self.workers)
         with (
             context.Pool(1, prepare) as single,
@@ -161,7 +162,7 @@ class Bench:
             for _ in range(rounds):
                 for name, size in self.pairs:
                     self._time(name, size, single, team)
-                    for peer in peers:
+                    if peer:
                         peer.time(name, size, self.seconds)
                     report()
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
+from offline_gntd.errors import UserError, unknown
+
 EVERY_UPDATE = "gntd3_bc@kfac.factor_every=1@kfac.inverse_every=1"  # the paper's Algorithm 3
 FEWEST_ROWS = 1_000  # one episode of the data that d3rlpy is timed with
 PEER_PYTHON = Path(".venv-d3rlpy/bin/python")
@@ -32,7 +34,6 @@ def bench(args: argparse.Namespace) -> None:
 
     from offline_gntd.algorithms import CATALOGUE
     from offline_gntd.bench.measurement import MAIN_SIZE, ROWS, SIZES, Bench, D3rlpy, settings
-    from offline_gntd.errors import UserError, unknown
 
     rows = ROWS if args.rows is None else args.rows
     if rows < FEWEST_ROWS:
@@ -53,11 +54,11 @@ def bench(args: argparse.Namespace) -> None:
         for size in args.sizes
         if SIZES[size].discrete == settings(name).discrete and size != main[name]
     ]
-    peers = [D3rlpy(args.peer_python, rows)] if args.peers else []
+    peer = D3rlpy(args.peer_python, rows) if args.peers else None
     timed = Bench([*main.items(), *further], args.workers, args.seconds, rows)
     total = args.rounds * len(timed.pairs)
     with tqdm(total=total, desc="bench", unit="timing", disable=not sys.stderr.isatty()) as bar:
-        timed.run(args.rounds, peers, bar.update)
+        timed.run(args.rounds, peer, bar.update)
     summary = timed.summary()
     ours = {name: timed.timings[name, size].rates for name, size in main.items()}
     ceilings: dict[str, list[float]] = {}  # by precision
@@ -72,9 +73,9 @@ def bench(args: argparse.Namespace) -> None:
         "sizes": {
             size: {name: summary[name, at] for name, at in further if at == size} for size in args.sizes
         },
-        "peers": {peer.name: peer.summary(ours) for peer in peers},
+        "peers": {peer.name: peer.summary(ours)} if peer else {},
     }
-    for peer in peers:
+    if peer:
         peer.close()
     print(json.dumps(results, indent=2) if args.json else "\n".join(_lines(results)))
 
