@@ -157,7 +157,8 @@ def _paths(settings: type, prefix: str) -> list[str]:
 
 def _kind(hint: Any) -> tuple[Any, bool]:
     """The type of a field without `| None`, and whether the field may be None."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    union = typing.get_origin(hint) in (types.UnionType, typing.Union)  # X | None, Optional[X]
+    options = typing.get_args(hint) if union else (hint,)
     return next(option for option in options if option is not type(None)), type(None) in options
 
 
