@@ -25,8 +25,13 @@ from offline_gntd.configuration import from_dict, to_dict
 from offline_gntd.datasets import Dataset
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.evaluation import Evaluator
-from offline_gntd.experiments.sources import check_compatible, sources_of
-from offline_gntd.experiments.training import Training, agent_state, restore_agent
+from offline_gntd.experiments.training import (
+    Training,
+    agent_state,
+    check_compatible,
+    restore_agent,
+    sources_of,
+)
 from offline_gntd.files import load_tensors, save_tensors
 from offline_gntd.tasks import Task
 

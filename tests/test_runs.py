@@ -12,6 +12,7 @@ import torch
 from offline_gntd import versions
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.algorithms.q_learning import QLearner, QLearning
+from offline_gntd.configuration import from_dict
 from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import planning
@@ -34,7 +35,7 @@ def rows(cell, seed, name):
 
 
 def without_timing(cell, seed):
-    """All that a run leaves, but for what a clock says."""
+    """The rows and the state of a run, without the columns of seconds."""
     scores, metrics = (
         [{k: v for k, v in row.items() if "seconds" not in k} for row in rows(cell, seed, name)]
         for name in ("scores.csv", "metrics.csv")
@@ -45,7 +46,7 @@ def without_timing(cell, seed):
     return scores, metrics, flat
 
 
-def test_a_run_leaves_a_record_of_every_seed(small_dataset):
+def test_a_run_records_every_seed(small_dataset):
     Run(cell()).execute()
     for seed in (0, 1):
         description = json.loads((cell().folder(seed) / "run.json").read_text())
@@ -87,10 +88,10 @@ def test_a_stopped_run_resumes_to_the_same_bits(small_dataset, algorithm, monkey
         (undisturbed.folder(seed) / "run.json").unlink()
         [checkpoint] = undisturbed.folder(seed).glob("checkpoint-*.pt")
         checkpoint.unlink()
-    looks = iter([False, True])  # stop at the second look, between two evaluations
+    checks = iter([False, True])  # stop at the second check, between two evaluations
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 30)
     with pytest.raises(Stopped):
-        Run(resumed).execute(stopping=lambda: next(looks))
+        Run(resumed).execute(stopping=lambda: next(checks))
     Run(resumed).execute()
     assert [without_timing(resumed, seed) for seed in (0, 1)] == expected
     description = json.loads((resumed.folder(0) / "run.json").read_text())
@@ -122,9 +123,9 @@ def test_a_checkpoint_of_another_torch_version_is_not_resumed(small_dataset, mon
 
 def test_a_damaged_checkpoint_of_one_seed_restarts_all_seeds(small_dataset, monkeypatch):
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 50)
-    looks = iter([False, True])  # with an evaluation behind it
+    checks = iter([False, True])  # after one evaluation
     with pytest.raises(Stopped):
-        Run(cell()).execute(stopping=lambda: next(looks))
+        Run(cell()).execute(stopping=lambda: next(checks))
     [checkpoint] = cell().folder(1).glob("checkpoint-*.pt")
     checkpoint.write_bytes(b"spoiled")
     Run(cell()).execute()
@@ -132,7 +133,7 @@ def test_a_damaged_checkpoint_of_one_seed_restarts_all_seeds(small_dataset, monk
         assert [int(row["step"]) for row in rows(cell(), seed, "scores.csv")] == [40, 80, 100]
 
 
-def test_a_diverged_seed_is_a_result_and_the_others_go_on(small_dataset):
+def test_a_diverged_seed_is_recorded_and_the_others_continue(small_dataset):
     run = Run(cell("td"))
     update = run.training.agent.update
 
@@ -170,7 +171,7 @@ def test_cells_and_their_hashes():
     assert by_algorithm["td"] != by_algorithm["dqn"]
     alone = replace(experiment, seeds=1).cells()[0]  # fewer seeds than a stack holds
     assert cells[0].config_hash == cells[1].config_hash != alone.config_hash
-    assert Experiment.from_dict(experiment.to_dict()) == experiment
+    assert from_dict(Experiment, experiment.to_dict()) == experiment
 
 
 @pytest.mark.parametrize("algorithm", ["gndqn", "td"])

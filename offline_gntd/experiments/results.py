@@ -135,6 +135,13 @@ def read_exported(experiment: str) -> Results | None:
         ) from error
 
 
+def exported_runs(experiment: str) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """The exported runs of an experiment by dataset, algorithm and seed; empty if nothing was exported."""
+    exported = read_exported(experiment)
+    rows = exported.runs.to_dict("records") if exported else []
+    return {(run["dataset"], run["algorithm"], run["seed"]): run for run in rows}
+
+
 def export(experiment: Experiment) -> list[Path]:
     """Write the finished runs of an experiment, and those exported before; returns the files.
 
