@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from offline_gntd.analysis import FIGURES, TABLES, Kind, scores
 from offline_gntd.analysis.selection import Measure, Selection, select
 from offline_gntd.analysis.table import FORMATS, Table
-from offline_gntd.datasets.names import safe
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.experiments import definitions
-from offline_gntd.files import home, write_text, writing
+from offline_gntd.files import home, safe_name, write_text, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,7 +85,7 @@ def table(
     parts += ["without", *without] if without else []
     asked = metric or aggregate or rows or columns
     made = make(selection, kind or ("scores" if asked else None), measure, layout)
-    return dataclasses.replace(made, name=safe("-".join(filter(None, parts))))
+    return dataclasses.replace(made, name=safe_name("-".join(filter(None, parts))))
 
 
 def _axes(rows: str | None, columns: str | None) -> tuple[str, str]:
