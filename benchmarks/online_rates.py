@@ -11,7 +11,7 @@ import time
 from offline_gntd import processes
 from offline_gntd.collection.online import VectorCollector
 from offline_gntd.collection.training import OnlineTraining, TrainingSettings
-from offline_gntd.nn.noise import uniform
+from offline_gntd.nn.policies import uniform
 from offline_gntd.tasks import LOCOMOTION
 from offline_gntd.transitions import Sampler
 

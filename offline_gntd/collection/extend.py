@@ -15,8 +15,7 @@ from offline_gntd.datasets.d4rl import Recording, identify
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, require_writable
 from offline_gntd.nn.mlp import MLP
-from offline_gntd.nn.noise import normal
-from offline_gntd.nn.policies import Gaussian
+from offline_gntd.nn.policies import Gaussian, normal
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import from_rows
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import make
 from offline_gntd.files import load_tensors, save_tensors
-from offline_gntd.nn.noise import uniform
+from offline_gntd.nn.policies import uniform
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler, Transitions, row_width
 

@@ -24,7 +24,7 @@ from offline_gntd.collection.training import OnlineTraining, Snapshot, TrainingS
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import built_datasets, catalogue
 from offline_gntd.errors import UserError
-from offline_gntd.nn.noise import uniform
+from offline_gntd.nn.policies import uniform
 from offline_gntd.tasks import LOCOMOTION, Task
 from offline_gntd.versions import installed
 

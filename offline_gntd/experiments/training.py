@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offline_gntd.algorithms.agent import check_actions
+from offline_gntd.algorithms.agent import Statistics, check_actions
 from offline_gntd.collection.online import OnlineBatches, OnlineSettings
 from offline_gntd.datasets import Dataset, DatasetNotFound, OnlineEnv, built_datasets, load
 from offline_gntd.datasets.catalogue import SEED, results_name
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import make, task_of
 from offline_gntd.files import Unreadable
-from offline_gntd.nn.normaliser import Statistics
 from offline_gntd.transitions import Sampler, Transitions, from_rows
 
 DataSource = Dataset | OnlineEnv
