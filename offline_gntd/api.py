@@ -151,7 +151,7 @@ def train(
                     online algorithm, an environment's id
     steps           updates
     evaluate_every  updates between evaluations of `evaluate_episodes` episodes; None: no evaluation. The list
-                    agent.evaluations has the results, which equal those of `offline-gntd run`
+                    agent.evaluations has the results, equal to `offline-gntd run`'s
     callback        called with the agent and its evaluation, after each one
 
     Training uses one thread of torch on a CPU, which is fastest for networks of this size.

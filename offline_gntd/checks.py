@@ -1,6 +1,6 @@
 """Checks of settings, for a config's __post_init__. They raise ValueError.
 
-A field may hold a tuple, whose items are checked one by one; None always passes.
+A field may hold a tuple: its items are checked one by one. None always passes.
 """
 
 import math

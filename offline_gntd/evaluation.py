@@ -39,7 +39,7 @@ def task_of(env_id: str, **options: Any) -> Task:
 
 
 def task_of_spaces(env_id: str, obs: Any, action: Any, options: dict[str, Any] | None = None) -> Task:
-    """The task of an environment with known spaces; the environment need not be installed."""
+    """The task of an environment with known spaces; the environment does not have to be installed."""
     discrete = isinstance(action, gymnasium.spaces.Discrete)
     if not discrete and not isinstance(action, gymnasium.spaces.Box):
         raise UserError(f"{env_id} has an action space that no algorithm supports: {action}")
@@ -234,7 +234,7 @@ class Evaluator:
     """Complete episodes of a stack of policies, stepped together.
 
     Every episode runs to its end, so short episodes are not favoured. Its start depends only on the seed, the
-    key and the episode's number: results do not depend on earlier evaluations.
+    key (a run gives its step) and the episode's number: results do not depend on earlier evaluations.
     """
 
     def __init__(self, task: Task, seeds: Sequence[int], episodes: int):
@@ -253,7 +253,7 @@ class Evaluator:
         obs = self.envs.reset([int(start.generate_state(1)[0]) for start in starts])
         returns, live = np.zeros(len(obs)), np.arange(len(obs))
         while len(live):
-            # act also takes ended episodes: the bits of a matrix product depend on the shape of the batch
+            # act gets ended episodes too: the bits of a matrix product depend on the shape of the batch
             actions = act(torch.from_numpy(obs).view(*shape, -1).to(device)).cpu().numpy()
             actions = self._legal(actions.reshape(len(obs), *actions.shape[2:]))
             obs[live], rewards, done = self.envs.step(actions[live], live)
@@ -266,7 +266,7 @@ class Evaluator:
         space = self.environments[0].action_space
         if isinstance(space, gymnasium.spaces.Discrete):
             return actions + space.start if space.start else actions
-        assert isinstance(space, gymnasium.spaces.Box)  # task_of_spaces takes no other
+        assert isinstance(space, gymnasium.spaces.Box)  # the only other space that task_of_spaces accepts
         return np.clip(actions.reshape(len(actions), *space.shape), space.low, space.high)
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ def _module_name(path: Path) -> str:
 
 
 def _import(path: Path) -> ModuleType:
-    """Read and execute a file. The stored hash is that of the executed bytes; the file may change later."""
+    """Read and execute a file. The stored hash is of the executed bytes: the file may change later."""
     try:
         source = path.read_bytes() if path.is_file() else None
     except OSError as error:

@@ -37,7 +37,7 @@ def from_rows(rows: Tensor, task: Task) -> Transitions:
 
 
 class Batch(Transitions):
-    """Transitions [seeds, batch, …] drawn from a dataset, with their places in it."""
+    """Transitions [seeds, batch, …] drawn from a dataset, with the numbers of their rows."""
 
     rows: Tensor  # all rows of the dataset [n, row_width]
     row_index: Tensor  # the row of each transition [seeds, batch]
@@ -62,9 +62,9 @@ class Batch(Transitions):
 
 
 class Sampler:
-    """Draws one batch per seed, uniformly and with the seed's generator.
+    """Draws one batch per seed, uniformly, with the seed's generator.
 
-    All batches share one memory: a batch is valid until the next one is drawn.
+    All batches use the same memory: a batch is valid until the next one is drawn.
     """
 
     def __init__(self, task: Task, batch: int, generators: Sequence[torch.Generator]):
@@ -86,7 +86,7 @@ class Sampler:
         for index, generator, (start, stop) in draws:
             index.random_(start, stop, generator=generator)
         torch.index_select(rows, 0, self._index, out=self._drawn)
-        if self.task.discrete:  # an action's number is converted, so it is no view
+        if self.task.discrete:  # discrete actions are converted to integers: copies, not views of `_drawn`
             index, self._batch = self._batch.row_index, Batch(*from_rows(self._by_seed, self.task))
             self._batch.row_index = index
         self._batch.rows = rows

@@ -136,7 +136,7 @@ def test_log_probabilities_match_those_recorded_by_d4rl(shared, body):
         obs, action = (torch.from_numpy(columns[key][:]) for key in ("observations", "actions"))
         recorded = columns["infos/action_log_probs"][:]
     inside = (action.abs() < 0.99).all(1)  # nearer to the edge the action before tanh is rounded away
-    policy = Gaussian.of(network(obs[None]))
+    policy = Gaussian.from_output(network(obs[None]))
     std = policy.log_std.clamp(*LOG_STD_RANGE).exp()
     u = action.atanh()
     normal = torch.distributions.Normal(policy.mean[0], std[0]).log_prob(u)

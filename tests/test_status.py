@@ -13,7 +13,7 @@ from offline_gntd.experiments import lock, planning
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
 from offline_gntd.experiments.job import JobResult, Options, Progress, run_job
 from offline_gntd.experiments.lock import Lock
-from offline_gntd.experiments.planning import Rate, Rates, known_rates, measure
+from offline_gntd.experiments.planning import Rate, Rates, known_rates, measure_rate
 from offline_gntd.experiments.progress import Forecast, open_display, read_status
 from offline_gntd.files import duration
 
@@ -63,7 +63,7 @@ def test_status_is_read_from_files(half_done, capsys):
     with Lock(half_done[1].folders()):
         found = read_status("study")
         assert states(found)[1] == "running"
-        dqn, td = known_rates().of(half_done[1]), known_rates().of(half_done[4])
+        dqn, td = known_rates().rate(half_done[1]), known_rates().rate(half_done[4])
         rest = 20 * dqn.seconds_per_update + 2 * dqn.seconds_per_episode
         whole = [60 * rate.seconds_per_update + 6 * rate.seconds_per_episode for rate in (dqn, td, td)]
         assert found.runs[1].seconds_left == pytest.approx(rest)
@@ -121,7 +121,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(small_dataset, home, capsys
 
 def test_a_dry_run_counts_hours_from_measured_rates(half_done):
     made = planning.preview(STUDY, workers=2, measure=False)
-    rate = known_rates().of(half_done[0])
+    rate = known_rates().rate(half_done[0])
     whole = 60 * rate.seconds_per_update + 6 * rate.seconds_per_episode
     part = 20 * rate.seconds_per_update + 2 * rate.seconds_per_episode
     assert made.seconds[half_done[1]] == pytest.approx(part)  # it resumes at step 40
@@ -143,9 +143,9 @@ def test_rates_are_those_of_the_most_similar_runs():
     cell = STUDY.cells()[0]
     widest, closest = ("dqn", 1), ("dqn" + FAST, "cartpole-replay-small", 1)
     known = {widest: [Rate(1.0, 0.0)], closest: [Rate(0.1, 2.0), Rate(0.3, 4.0), Rate(9.0, 9.0)]}
-    assert Rates(known).of(cell) == Rate(0.3, 4.0)  # the median
-    assert Rates({widest: known[widest]}).of(cell) == Rate(1.0, 0.0)
-    assert Rates({("td", 1): [Rate(1.0, 0.0)]}).of(cell) is None
+    assert Rates(known).rate(cell) == Rate(0.3, 4.0)  # the median
+    assert Rates({widest: known[widest]}).rate(cell) == Rate(1.0, 0.0)
+    assert Rates({("td", 1): [Rate(1.0, 0.0)]}).rate(cell) is None
     assert Rate(0.5, 2.0).seconds(cell) == 60 * 0.5 + 3 * 2 * 2.0
     assert Rate(0.5, 2.0).seconds(cell, start=50) == 10 * 0.5 + 1 * 2 * 2.0
 
@@ -173,7 +173,7 @@ def test_a_forecast_weighs_cells_by_their_length(monkeypatch, home):
 def test_a_rate_is_measured_on_the_spot(source, algorithm, small_dataset):
     cell = Experiment("study", (source,), (algorithm,), 1, STUDY.protocol).cells()[0]
     start = time.monotonic()
-    rate = measure(cell, cell.sources())
+    rate = measure_rate(cell, cell.sources())
     assert time.monotonic() - start < 20  # about one second on a quiet machine
     assert rate.seconds_per_update > 0
     assert rate.seconds_per_episode > 0

@@ -1,4 +1,4 @@
-"""Layer 1: the algorithms. They know transitions; they know no files and no datasets.
+"""The algorithms. They read batches of transitions, and neither files nor datasets.
 
 An algorithm is a frozen dataclass of settings with `batch_size`, `discrete` (the kind of its actions) and
 `agent(task, generators, obs_statistics=None)`. An agent trains one or more seeds and has
@@ -7,10 +7,11 @@ An algorithm is a frozen dataclass of settings with `batch_size`, `discrete` (th
                           next update; what is recorded is the mean of each seed
     measure(transitions)  metrics that are computed at evaluations only, over one dataset per seed
     state_dict()          all that a policy and its next update depend on, by name: [seeds, …], or a scalar
-                          that all seeds share. These are the live tensors: copying into them restores a state
-Its noise comes from the generators it was made with, one per seed. Settings may have `within(steps)`, which
-returns them fitted to a run of that many updates. With `online` they need no dataset but an environment, in
-`environments` copies of which the agent's explore(obs) collects every batch.
+                          for all seeds. These are the agent's tensors, not copies: copying a stored state
+                          into them restores the agent
+An agent draws its noise from its generators, one per seed. Settings may have `within(steps)`, which
+returns them fitted to a run of that many updates. If `online` is true, the algorithm needs no
+dataset: it acts with the agent's explore(obs) in `environments` copies of an environment.
 
 `AutogradAgent` (autograd.py) implements this for algorithms that are written as losses.
 """
@@ -37,21 +38,21 @@ CATALOGUE: dict[str, Preset] = {
 
 
 def catalogue() -> dict[str, Preset]:
-    """Ours and those of the user's own files."""
-    own = extensions.user_entries("PRESETS", CATALOGUE)
-    for name, entry in own.items():
+    """All presets: the built-in ones and those of imported files."""
+    imported = extensions.user_entries("PRESETS", CATALOGUE)
+    for name, entry in imported.items():
         if not isinstance(entry, Preset):
             raise UserError(f"PRESETS[{name!r}] must be a Preset, not {type(entry).__name__}")
-    return CATALOGUE | own
+    return CATALOGUE | imported
 
 
 def configured(name: str, steps: int) -> Any:
-    """The settings of a preset in a run of this many updates."""
+    """The settings of a preset for a run of this many updates."""
     return fitted(preset(name).config, steps)
 
 
 def fitted(config: Any, steps: int) -> Any:
-    """Settings in a run of this many updates: some depend on its length, through `within`."""
+    """Settings for a run of this many updates: those of some algorithms depend on it, through `within`."""
     return config.within(steps) if hasattr(config, "within") else config
 
 

@@ -1,6 +1,6 @@
-"""The base class of algorithms that are written as losses: torch modules, autograd, torch optimisers.
+"""Base class for algorithms written as losses: torch modules, autograd, torch optimisers.
 
-`AutogradAgent` is one seed of such an algorithm, `SeedStack` all seeds as one agent.
+An `AutogradAgent` trains one seed; `SeedStack` makes several of them one agent, as `Training` expects.
 """
 
 import copy
@@ -36,10 +36,10 @@ class AutogradAgent(nn.Module):
     def __init__(self, config: Any, task: Task):
         super().__init__()
         self.config, self.task = config, task
-        self.updates = torch.zeros((), dtype=torch.int64, device="cpu")  # this one included
+        self.updates = torch.zeros((), dtype=torch.int64, device="cpu")  # including the current one
         self.optimisers: dict[str, torch.optim.Optimizer | GaussNewton] = {}
         self.targets: list[tuple[nn.Module, nn.Module, float]] = []  # target, online network and τ
-        self.metrics: dict[str, Tensor] = {}  # of the last update; `losses` may add to them
+        self.metrics: dict[str, Tensor] = {}  # from the last update; `losses` may add to them
 
     @classmethod
     def stack(
@@ -102,11 +102,11 @@ class AutogradAgent(nn.Module):
         for target, online, tau in self.targets:
             for old, new in zip(target.parameters(), online.parameters(), strict=True):
                 old.lerp_(new, tau)
-            for kept, current in zip(target.buffers(), online.buffers(), strict=True):
-                kept.copy_(current)
+            for target_buffer, buffer in zip(target.buffers(), online.buffers(), strict=True):
+                target_buffer.copy_(buffer)
 
     def live_tensors(self) -> dict[str, Tensor]:
-        """The tensors themselves, not copies, of all that the next update depends on."""
+        """All tensors that the next update depends on, not copies of them."""
         tensors = {"updates": self.updates, **dict(self.named_parameters()), **dict(self.named_buffers())}
         for name, optimiser in self.optimisers.items():
             if isinstance(optimiser, GaussNewton):
@@ -141,7 +141,7 @@ class SeedStack(Agent):
                 create_state(optimiser)
         states = [agent.live_tensors() for agent in self.agents]
         self.state = {name: torch.stack([s[name].detach() for s in states]) for name in states[0]}
-        self.state_dict()
+        self.state_dict()  # makes the agents' tensors views of self.state
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ class SeedStack(Agent):
 
     @torch.no_grad()
     def measure(self, transitions: Sequence[Transitions]) -> dict[str, Tensor]:
-        """TD errors, if the agents have `values`; what K-FAC reports of itself, if there is a GaussNewton."""
+        """TD errors, if the agents have `values`; diagnostics of K-FAC, if there is a GaussNewton."""
         measured = {}
         if hasattr(self.agents[0], "values"):
             measured = td_errors(transitions, self._values, self.config.discount)
@@ -177,19 +177,20 @@ class SeedStack(Agent):
     @torch.no_grad()
     def state_dict(self) -> dict[str, Tensor]:
         """Live tensors [seeds, …]: the parameters, buffers and optimisers' states of the seeds are views of
-        them. One that an algorithm has replaced by assignment since is copied and made a view again."""
+        them. A tensor that an algorithm replaced by assignment is copied and becomes a view again.
+        """
         for i, agent in enumerate(self.agents):
             for name, tensor in agent.live_tensors().items():
-                mine = self.state[name][i]
-                if tensor.data_ptr() != mine.data_ptr():
-                    mine.copy_(tensor)
-                    tensor.data = mine
+                view = self.state[name][i]
+                if tensor.data_ptr() != view.data_ptr():
+                    view.copy_(tensor)
+                    tensor.data = view
         return self.state | {f"obs.{name}": tensor for name, tensor in self.normalise.state_dict().items()}
 
 
 @contextmanager
 def drawing_from(generator: torch.Generator) -> Iterator[None]:
-    """Inside, random functions that are given no generator draw from this one."""
+    """Within this context, random functions without a generator argument draw from this one."""
     device = generator.device
     default = (
         torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator

@@ -23,7 +23,7 @@ class BC:
     batch_size: int = 256
     learning_rate: float = 3e-4
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
-    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
+    precision: str = "float32"  # float32 | bfloat16, for the matrix products of an update
 
     discrete = False  # not a field: the kind of actions
 

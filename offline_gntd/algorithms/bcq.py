@@ -21,20 +21,17 @@ from offline_gntd.nn.policies import Policy, normal
 from offline_gntd.transitions import Transitions
 
 LATENT_CLIP = 0.5  # limit on the latents that actions are decoded from
-LOG_STD_RANGE = (-4.0, 15.0)  # of the encoder
+LOG_STD_RANGE = (-4.0, 15.0)  # of the encoder's output
 ACTING_SEED = 0  # for the latents of `act`
 
 
 @dataclass(frozen=True)
 class BCQ:
-    hidden_dims: tuple[int, ...] = (400, 300)  # of critics and perturbation network
-    vae_hidden_dims: tuple[int, ...] = (
-        750,
-        750,
-    )  # of encoder and decoder; latents have 2 · action_dim
+    hidden_dims: tuple[int, ...] = (400, 300)  # critics and perturbation network
+    vae_hidden_dims: tuple[int, ...] = (750, 750)  # encoder and decoder; latents have 2 · action_dim
     batch_size: int = 100
     vae_learning_rate: float = 1e-3
-    actor_learning_rate: float = 1e-3  # of the perturbation network
+    actor_learning_rate: float = 1e-3  # perturbation network
     critic_learning_rate: float = 1e-3  # β
     critic_optimiser: Optimiser = Optimiser()  # the other networks' is Adam with its defaults
     discount: float = 0.99  # γ
@@ -46,7 +43,7 @@ class BCQ:
     acting_candidates: int = 100  # actions the policy maximises over
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
-    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
+    precision: str = "float32"  # float32 | bfloat16, for the matrix products of an update
 
     discrete = False  # not a field: the kind of actions
 

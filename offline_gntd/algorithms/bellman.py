@@ -28,11 +28,11 @@ def td_errors(
 
     Returns
     bellman_error        E[δ²] with the online networks on both sides, averaged over the critics
-    td_error_abs         E|δ|, the same otherwise
+    td_error_abs         E|δ|, also with the online networks on both sides
     td_error_abs_target  E|δ| with the target networks in the target, as the paper's authors log it
     largest_value        max |Q|
     """
-    rows = torch.tensor(0)
+    count = torch.tensor(0)  # rows so far
     totals = {name: torch.tensor(0.0, dtype=torch.float64) for name in ERRORS}
     largest = torch.tensor(0.0)
     for part, weight in chunks(transitions, max_rows, chunk):
@@ -43,8 +43,8 @@ def td_errors(
         for name, errors in zip(ERRORS, sums, strict=True):
             totals[name] = totals[name] + (errors.mean(1) * weight).sum(-1).cpu()
         largest = largest.maximum(value.abs().amax((1, 2)).cpu()).maximum(next_value.abs().amax(1).cpu())
-        rows = rows + weight.sum(-1).cpu()
-    return {name: total / rows for name, total in totals.items()} | {"largest_value": largest}
+        count = count + weight.sum(-1).cpu()
+    return {name: total / count for name, total in totals.items()} | {"largest_value": largest}
 
 
 ERRORS = ("bellman_error", "td_error_abs", "td_error_abs_target")

@@ -1,6 +1,6 @@
 """CQL(H) (Kumar et al. 2020) on SAC with automatic temperature; with kfac set, Gauss-Newton critics.
 
-The Gauss-Newton matrix is that of the TD loss, E[∇Q ∇Qᵀ] at the dataset's actions. It preconditions the
+The Gauss-Newton matrix is the TD loss's, E[∇Q ∇Qᵀ] at the dataset's actions. It preconditions the
 gradient of the whole loss; the curvature of the conservative term is ignored.
 """
 
@@ -27,9 +27,9 @@ STATES_AT_ONCE = 32  # in the conservative term: the activations of their 30 sam
 
 @dataclass(frozen=True)
 class CQL:
-    hidden_dims: tuple[int, ...] = (256, 256, 256)  # of policy and critics
+    hidden_dims: tuple[int, ...] = (256, 256, 256)  # policy and critics
     batch_size: int = 256
-    actor_learning_rate: float = 1e-4  # of the policy and of its temperature
+    actor_learning_rate: float = 1e-4  # policy and its temperature
     critic_learning_rate: float = 3e-4  # β
     critic_optimiser: Optimiser = Optimiser()  # the others' is Adam with its defaults
     discount: float = 0.99  # γ
@@ -39,7 +39,7 @@ class CQL:
     warm_up: int = 40_000  # updates during which the policy clones the data instead of maximising Q
     normalise_obs: bool = False
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
-    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
+    precision: str = "float32"  # float32 | bfloat16, for the matrix products of an update
 
     discrete = False  # not a field: the kind of actions
 
@@ -85,7 +85,7 @@ class CQLAgent(TwinCriticAgent):
         return self._greedy(self.normalise(obs))
 
     def _greedy(self, obs: Tensor) -> Tensor:
-        return Gaussian.of(self.policy.network(obs)).mean.tanh()
+        return Gaussian.from_output(self.policy.network(obs)).mean.tanh()
 
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
@@ -97,8 +97,8 @@ class CQLAgent(TwinCriticAgent):
         """
         config, shape = self.config, (self.config.batch_size, 1 + self.config.samples, self.task.action_dim)
         obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
-        current = Gaussian.of(self.policy.forward(obs))
-        next_ = Gaussian.of(self.next_policy.forward(next_obs))
+        current = Gaussian.from_output(self.policy.forward(obs))
+        next_ = Gaussian.from_output(self.next_policy.forward(next_obs))
         # the first sample of each state is for SAC's losses, the others for the conservative term
         noise = normal(self.generators, *shape)
         actions, log_probs = current.sample(noise)  # [seeds, batch, 1 + samples, …]

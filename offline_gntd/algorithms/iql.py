@@ -27,10 +27,10 @@ LOG_STD_RANGE = (-5.0, 2.0)
 
 @dataclass(frozen=True)
 class IQL:
-    hidden_dims: tuple[int, ...] = (256, 256)  # of policy, critics and V
+    hidden_dims: tuple[int, ...] = (256, 256)  # policy, critics and V
     batch_size: int = 256
     actor_learning_rate: float = 3e-4  # at the start of the schedule
-    decay_steps: int | None = 1_000_000  # of its cosine schedule: a run's updates; none: constant
+    decay_steps: int | None = 1_000_000  # length of its cosine schedule, a run's updates; none: constant
     critic_learning_rate: float = 3e-4  # β of the Gauss-Newton step
     critic_optimiser: Optimiser = Optimiser()  # the others' is Adam with its defaults
     value_learning_rate: float = 3e-4
@@ -38,11 +38,11 @@ class IQL:
     tau: float = 0.005  # Polyak averaging of the critics
     expectile: float = 0.7  # τ in the paper
     inverse_temperature: float = 3.0  # β in the paper
-    max_weight: float = 100.0  # of exp(β · advantage)
+    max_weight: float = 100.0  # limit on exp(β · advantage)
     normalise_obs: bool = False
     scale_rewards: bool = True  # so that the returns of the dataset's episodes span 1,000
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
-    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
+    precision: str = "float32"  # float32 | bfloat16, for the matrix products of an update
 
     discrete = False  # not a field: the kind of actions
 
@@ -83,7 +83,7 @@ class IQLAgent(TwinCriticAgent):
 
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
-        """V first; the policy and the critics use the new V. The advantage is that of the target critics."""
+        """V first; the policy and the critics use the new V. The advantage uses the target critics."""
         obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
         q = self.target_critic.forward(obs[:, None], batch.action[:, None])[..., 0].amin(1)  # [seeds, batch]
         value_loss = self._update_value(obs, q)

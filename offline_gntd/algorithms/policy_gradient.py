@@ -25,7 +25,7 @@ from offline_gntd.transitions import Transitions
 
 @dataclass(frozen=True)
 class PolicyGradient:
-    hidden_dims: tuple[int, ...] = (400, 300)  # of policy and critic
+    hidden_dims: tuple[int, ...] = (400, 300)  # policy and critic
     batch_size: int = 256
     environments: int = 1  # stepped together; a step of the run is one step in each
     random_steps: int = 25_000  # at the start, with uniformly random actions and no updates
@@ -38,7 +38,7 @@ class PolicyGradient:
     tau: float = 0.02  # Polyak averaging of the target critic at every update
     entropy_weight: float = 0.5  # λ
     kfac: KFAC | None = None  # Gauss-Newton steps of the critic by Kronecker factors (Algorithm 3)
-    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
+    precision: str = "float32"  # float32 | bfloat16, for the matrix products of an update
 
     discrete = False  # not fields: the kind of actions, and that it learns in an environment
     normalise_obs = False
@@ -71,11 +71,11 @@ class PolicyGradientAgent(Agent):
         self.updates = torch.zeros((), dtype=torch.int64)  # on the CPU
 
     def act(self, obs: Tensor) -> Tensor:
-        return Gaussian.of(self.policy.network(obs)).mean.tanh_()
+        return Gaussian.from_output(self.policy.network(obs)).mean.tanh_()
 
     def explore(self, obs: Tensor) -> Tensor:
         """Actions a ~ π(s) [seeds, n, action_dim] for obs [seeds, n, obs_dim]."""
-        return self._sample(Gaussian.of(self.policy.network(obs)))[0]
+        return self._sample(Gaussian.from_output(self.policy.network(obs)))[0]
 
     def _sample(self, policy: Gaussian) -> tuple[Tensor, Tensor, Tensor]:
         """One action per state, its noise [seeds, n, action_dim] and log π(a) [seeds, n]."""
@@ -105,7 +105,7 @@ class PolicyGradientAgent(Agent):
 
     def _update_policy(self, obs: Tensor) -> None:
         """One step of the policy; loss = E[λ log π(a|s) − Q(s, a)], a ~ π(s)."""
-        policy = Gaussian.of(self.policy.forward(obs))
+        policy = Gaussian.from_output(self.policy.forward(obs))
         action, noise, _ = self._sample(policy)
         self.policy_values.forward(obs, action)
         self.policy_values.backward(-1 / self.config.batch_size)

@@ -26,13 +26,13 @@ class QLearning:
     batch_size: int = 100
     learning_rate: float = 3e-4  # β
     optimiser: Optimiser = Optimiser(max_grad_norm=1.0)
-    loss_weight: float = 1.0  # of the mean squared error; with ½ its gradient is the paper's E[δ ∇Q]
+    loss_weight: float = 1.0  # factor of the mean squared error; with ½ its gradient is the paper's E[δ ∇Q]
     discount: float = 0.99  # γ
     tau: float | None = None  # Polyak averaging of the target, at every update; none: no target network
     timeouts_terminal: bool = True  # a time limit stops bootstrapping, as in the paper's authors' code
     kfac: KFAC | None = None  # Gauss-Newton step by Kronecker factors (Algorithm 3)
     exact_damping: float | None = None  # ω of the exact Gauss-Newton step instead (Algorithm 1)
-    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
+    precision: str = "float32"  # float32 | bfloat16, for the matrix products of an update
 
     discrete = True  # not fields: the kind of actions, and that observations are used as they are
     normalise_obs = False

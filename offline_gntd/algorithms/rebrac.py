@@ -1,7 +1,7 @@
 """ReBRAC (Tarasov et al. 2023); with kfac set, a Gauss-Newton step of the critics.
 
 TD3+BC with deeper networks, LayerNorm in the critics, large batches, and behaviour cloning in the actor's
-loss and in the critics' target, each with a weight of its own.
+loss and in the critics' target, with a separate weight for each.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from offline_gntd.transitions import Batch, Transitions
 
 @dataclass(frozen=True)
 class ReBRAC:
-    hidden_dims: tuple[int, ...] = (256, 256, 256)  # of actor and critics
+    hidden_dims: tuple[int, ...] = (256, 256, 256)  # actor and critics
     batch_size: int = 1024
     actor_learning_rate: float = 1e-3
     critic_learning_rate: float = 1e-3

@@ -22,7 +22,7 @@ from offline_gntd.transitions import Transitions
 
 @dataclass(frozen=True)
 class AlphaSchedule:
-    """The adaptive α of the authors' code, which the paper does not mention.
+    """The adaptive α of the GNTD authors' code, which their paper does not mention.
 
     At every `every`-th update from `start` to `end`, 1/α changes by rate · (MSE(π(s), a) − goal), if the MSE
     is within `margin` of the goal.
@@ -44,12 +44,12 @@ class AlphaSchedule:
 
 @dataclass(frozen=True)
 class TD3BC:
-    hidden_dims: tuple[int, ...] = (256, 256)  # of actor and critics
+    hidden_dims: tuple[int, ...] = (256, 256)  # actor and critics
     batch_size: int = 256
     actor_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-4  # β
     critic_optimiser: Optimiser = Optimiser()  # the actor's is Adam with its defaults
-    critic_loss_weight: float = 1.0  # of each critic's mean squared error; ½ in the paper's authors' code
+    critic_loss_weight: float = 1.0  # factor of each critic's mean squared error; ½ in the GNTD authors' code
     discount: float = 0.99  # γ
     tau: float = 0.005  # Polyak averaging of both targets, at every actor update
     policy_noise: float = 0.2  # standard deviation of the target policy's smoothing noise
@@ -59,7 +59,7 @@ class TD3BC:
     alpha_schedule: AlphaSchedule | None = None
     normalise_obs: bool = True  # to zero mean and unit variance over the dataset
     kfac: KFAC | None = None  # Gauss-Newton step of the critics by Kronecker factors (Algorithm 3)
-    precision: str = "float32"  # float32 | bfloat16: of the matrix products in an update
+    precision: str = "float32"  # float32 | bfloat16, for the matrix products of an update
 
     discrete = False  # not a field: the kind of actions
 
@@ -72,6 +72,7 @@ class TD3BC:
         checks.choice(self, "precision", PRECISIONS)
 
     def agent(self, *args) -> "TD3BCAgent":
+        """args  task, generators, obs_statistics; see Agent"""
         return TD3BCAgent(self, *args)
 
 
@@ -100,6 +101,7 @@ class TD3BCAgent(TwinCriticAgent):
 
     @torch.inference_mode()
     def update(self, batch: Transitions) -> dict[str, Tensor]:
+        """One step of the critics and, at every `policy_freq`-th update, of the actor and the targets."""
         obs, next_obs = self.normalise(batch.obs), self.normalise(batch.next_obs)
         self.updates += 1
         residual, value = self._update_critics(batch, obs, next_obs)
@@ -147,12 +149,13 @@ class TD3BCAgent(TwinCriticAgent):
         self.actor.step()
 
     def _adapt_alpha(self, action: Tensor, data_action: Tensor) -> None:
+        """Change α as `AlphaSchedule` says."""
         schedule, updates = self.config.alpha_schedule, int(self.updates)
         if schedule is None or not schedule.start <= updates <= schedule.end or updates % schedule.every:
             return
         excess = (action - data_action).square().mean((-2, -1), keepdim=True) - schedule.goal  # [seeds, 1, 1]
-        moved = (1 / self.alpha + schedule.rate * excess).clamp(schedule.lowest, schedule.highest)
-        self.alpha.copy_(torch.where(excess.abs() < schedule.margin, 1 / moved, self.alpha))
+        inverse = (1 / self.alpha + schedule.rate * excess).clamp(schedule.lowest, schedule.highest)
+        self.alpha.copy_(torch.where(excess.abs() < schedule.margin, 1 / inverse, self.alpha))
 
     def measure(self, transitions: Sequence[Transitions]) -> dict[str, Tensor]:
         return td_errors(transitions, self._values, self.config.discount) | self.critic.diagnostics()
@@ -187,7 +190,7 @@ PRESETS = {
     "gntd3_bc": Preset(
         "GNTD3+BC", TD3BC(kfac=KFAC(ema_decay=0.8, start="batch", factor_every=10, inverse_every=20))
     ),
-    # as the paper's authors ran them
+    # as the authors of the GNTD paper ran them
     "td3_bc_authors": Preset("TD3+BC (authors)", AUTHORS),
     "gntd3_bc_authors": Preset(
         "GNTD3+BC (authors)",

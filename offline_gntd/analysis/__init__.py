@@ -1,7 +1,8 @@
 """Scores to tables, figures and the report.
 
 TABLES and FIGURES list every kind: a new one is one function and one entry here. The command line, the report
-and `render` read them. This file imports nothing heavy, so that --help is fast.
+and `render` read them. If experiments are to name a new kind of table as their default, TABLE_KINDS of
+experiments/definitions.py needs it too. This file imports nothing heavy, so that --help is fast.
 """
 
 from typing import NamedTuple
@@ -14,7 +15,7 @@ class Kind(NamedTuple):
     in_report: bool = True
 
 
-# function(selection, measure) -> Table
+# function(selection, measure) -> Table; cells of missing runs say "missing" or k/n, see scores.with_missing
 TABLES = {
     "scores": Kind("scores:table", "Scores", metric=True),
     "td_error": Kind("td_error:table", "TD error and time to the threshold (the paper's Table 1)"),

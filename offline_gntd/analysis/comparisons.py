@@ -1,4 +1,4 @@
-"""Comparisons: of algorithms with each other, within a budget of time, and with published numbers."""
+"""Comparisons of algorithms with each other, within a time budget, and with published numbers."""
 
 import itertools
 import math

@@ -9,14 +9,14 @@ import pandas as pd
 
 from offline_gntd.algorithms import preset
 from offline_gntd.analysis.scores import flatten, setting_text
-from offline_gntd.analysis.selection import Selection, run_values, select, source_of
+from offline_gntd.analysis.selection import Selection, origin_of, run_values, select
 from offline_gntd.analysis.table import tenths
 from offline_gntd.configuration import to_dict
 from offline_gntd.errors import UserError
-from offline_gntd.experiments.results import exported_path
+from offline_gntd.experiments.results import csv_path
 
 CHANGED = "-changed"  # ends the commit of a run whose source had uncommitted changes
-SHOWN = (  # columns; all but the first are those of the last evaluation
+SHOWN = (  # columns; all but the first are from the last evaluation
     "value",
     "step",
     "score",
@@ -89,7 +89,7 @@ def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
             "source": first["dataset_source"],
             "sha256 of its rows": _each(runs, "dataset_sha256"),
             "transitions": int(first["dataset_rows"]),
-            "origin": source_of(first),
+            "origin": origin_of(first),
             "made by": _or_dash(first["dataset_level"]),
             "version": _or_dash(first["dataset_version"]),
             "name in D4RL": _or_dash(first["dataset_d4rl_id"]),
@@ -133,7 +133,7 @@ def _seeds(selection: Selection, values: pd.Series) -> list[dict[str, Any]]:
 def _place(selection: Selection, seed: int) -> str:
     cell = next(cell for cell in selection.experiment.cells() if seed in cell.seeds)
     folder = cell.folder(seed)
-    return str(folder if folder.exists() else exported_path(selection.experiment.name))
+    return str(folder if folder.exists() else csv_path(selection.experiment.name))
 
 
 def _changed(algorithm: str, settings: dict[str, str]) -> dict[str, tuple[str, str]] | None:

@@ -1,10 +1,10 @@
-"""Published numbers (reference/sources.csv): the paper's and those of other libraries."""
+"""Published numbers (reference/sources.csv): from the paper and from other libraries."""
 
 from importlib import resources
 
 import pandas as pd
 
-from offline_gntd.analysis.selection import REBUILT, Selection, source_of
+from offline_gntd.analysis.selection import REBUILT, Selection, origin_of
 from offline_gntd.analysis.table import Cell, Row, tenths
 
 CORL = ("BC", "TD3+BC", "CQL")
@@ -75,7 +75,7 @@ def for_datasets(selection: Selection) -> pd.DataFrame:
 
 def _has_published_scores(run: dict) -> bool:
     name = run["dataset_d4rl_id"]
-    return isinstance(name, str) and not ("medium-replay" in name and source_of(run) == REBUILT)
+    return isinstance(name, str) and not ("medium-replay" in name and origin_of(run) == REBUILT)
 
 
 def score_block(selection: Selection) -> tuple[Row, ...]:

@@ -16,14 +16,16 @@ from offline_gntd.files import home, safe_name, write_text, writing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-THEORY = "theory"  # an experiment of measurements, with tables and figures of its own
+THEORY = "theory"  # not a grid of runs: its table and figures are in offline_gntd/theory/
 
 
 def path(name: str, suffix: str) -> Path:
+    """A file in analysis/."""
     return home() / "analysis" / f"{name}.{suffix}"
 
 
 def function_of(kind: Kind) -> Callable:
+    """Import the function of a table or figure."""
     module, _, function = kind.function.partition(":")
     return getattr(import_module(f"offline_gntd.analysis.{module}"), function)
 
@@ -34,20 +36,22 @@ def make(
     measure: Measure | None = None,
     layout: scores.Layout | None = None,
 ) -> Table:
-    """A table of the given kind; kind and measure are those of the experiment unless given.
+    """A table of selected runs, by the function that TABLES has for its kind.
 
-    layout  of rows and columns, for the kind `scores` only"""
+    kind, measure  default: those of the experiment
+    layout         rows and columns, for the kind `scores` only
+    """
     experiment = selection.experiment
     one_algorithm = len(experiment.algorithms) == 1
-    usual = "scores" if experiment.table.kind == "pairwise" and one_algorithm else experiment.table.kind
-    function = function_of(TABLES[kind or usual])
+    default = "scores" if experiment.table.kind == "pairwise" and one_algorithm else experiment.table.kind
+    function = function_of(TABLES[kind or default])
     options = {} if layout is None else {"layout": layout}
     return dataclasses.replace(
         function(selection, measure or selection.measure, **options),
         name="-".join(filter(None, (experiment.name, kind))),
         missing=selection.missing,
         notes=selection.notes,
-        protocol=selection.protocol,
+        protocol=selection.protocol_text,
     )
 
 
@@ -63,7 +67,7 @@ def table(
     without: Sequence[str] = (),
     allow_mixed_data: bool = False,
 ) -> Table:
-    """The experiment's own table, or the one that the arguments ask for."""
+    """An experiment's default table, or the one that the arguments ask for, as `offline-gntd table` does."""
     if experiment == THEORY:
         if any((kind, metric, aggregate, rows, columns, datasets, algorithms, without)):
             raise UserError(f"{THEORY} has one table, without options: offline-gntd table {THEORY}")
@@ -77,14 +81,15 @@ def table(
     if kind and metric and not TABLES[kind].metric:
         with_metric = " and ".join(name for name, each in TABLES.items() if each.metric)
         raise UserError(f"--metric applies to --kind {with_metric}, not to --kind {kind}")
-    usual = definitions.find(experiment).table
-    measure = Measure(metric or usual.metric, aggregate or usual.aggregate)
+    default = definitions.find(experiment).table
+    measure = Measure(metric or default.metric, aggregate or default.aggregate)
     layout = scores.Layout(*_axes(rows, columns)) if rows or columns else None
     selection = select(experiment, datasets, algorithms, without, allow_mixed_data)
     parts = [experiment, kind, metric, aggregate, rows, columns, *datasets, *algorithms]
     parts += ["without", *without] if without else []
-    asked = metric or aggregate or rows or columns
-    made = make(selection, kind or ("scores" if asked else None), measure, layout)
+    if metric or aggregate or rows or columns:  # the default kind may have no such option
+        kind = kind or "scores"
+    made = make(selection, kind, measure, layout)
     return dataclasses.replace(made, name=safe_name("-".join(filter(None, parts))))
 
 

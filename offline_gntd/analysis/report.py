@@ -27,7 +27,7 @@ from offline_gntd.theory import figures as theory_figures
 from offline_gntd.theory import tables as theory_tables
 
 DPI = 80
-COLOURS = 128  # of a PNG's palette
+COLOURS = 128  # in a PNG's palette
 
 
 class Section(NamedTuple):
@@ -63,7 +63,7 @@ def section(selection: Selection) -> Section:
     experiment = selection.experiment
     html = [
         f'<section id="{escape(experiment.name)}-section"><h2>{escape(experiment.name)}</h2>',
-        f"<p>{escape(selection.protocol)}</p>",
+        f"<p>{escape(selection.protocol_text)}</p>",
         _warnings(filter(None, [*warnings(selection), selection.few_seeds])),
         table.html_table(render.make(selection), "Results", with_protocol=False),
         f'<div class="figures">{"".join(_figures(selection))}</div>',
@@ -169,7 +169,7 @@ def _datasets(selection: Selection) -> Iterable[str]:
         task = run["task"]
         facts = {
             "transitions": f"{run['dataset_rows']:,}" if run["dataset_rows"] else "collected during training",
-            "source": selection.sources[run["dataset"]],
+            "source": selection.origins[run["dataset"]],
             "name in D4RL": run["dataset_d4rl_id"],
             "made by": run["dataset_level"],
             "environment": run["env_id"],

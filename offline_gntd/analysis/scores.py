@@ -28,17 +28,17 @@ class Layout:
             raise UserError(f"--rows and --columns are both {self.rows}; choose two different ones")
 
 
-USUAL = Layout()
+DEFAULT_LAYOUT = Layout()
 
 
-def table(selection: Selection, measure: Measure, layout: Layout = USUAL) -> Table:
-    """Scores of datasets × algorithms also have totals, one per source of the data, and published numbers."""
+def table(selection: Selection, measure: Measure, layout: Layout = DEFAULT_LAYOUT) -> Table:
+    """Scores of datasets × algorithms also have totals, one per origin of the data, and published numbers."""
     lines = with_missing(selection, run_values(selection, measure))
     lines = lines.assign(row=axis(lines, layout.rows), column=axis(lines, layout.columns))
     _refuse_crowded_cells(lines, layout)
     rows, columns = ordered(lines["row"], layout.rows), ordered(lines["column"], layout.columns)
-    is_usual_score = layout == USUAL and measure.metric == "score"
-    totals = [*_totals(selection, lines, measure)] if is_usual_score else []
+    is_default_score = layout == DEFAULT_LAYOUT and measure.metric == "score"
+    totals = [*_totals(selection, lines, measure)] if is_default_score else []
     rising = still_rising(selection) if measure.metric == "score" else set()
     long = summary(lines, measure)
     long["rising"] = [key in rising for key in zip(long["dataset"], long["algorithm"], strict=True)]
@@ -58,7 +58,7 @@ def table(selection: Selection, measure: Measure, layout: Layout = USUAL) -> Tab
         tuple(row_of(name, "") for name in rows),
         long.drop(columns=["row", "column", "bold"]),
         foot=tuple(row_of(total["row"].iloc[0], "missing") for total in totals),
-        block=published.score_block(selection) if is_usual_score else (),
+        block=published.score_block(selection) if is_default_score else (),
         block_title="published, genuine D4RL",
     )
 
@@ -104,8 +104,8 @@ def summary(lines: pd.DataFrame, measure: Measure) -> pd.DataFrame:
 def still_rising(selection: Selection) -> set[tuple[str, str]]:
     """The (dataset, algorithm) cells whose score was still rising when training ended.
 
-    A cell is rising if the mean of its last quarter of evaluations exceeds that of the quarter before by more
-    than 5 points, or by more than 1 point and the std over seeds. It needs at least 8 evaluations.
+    A cell is rising if the mean of its last quarter of evaluations exceeds the mean of the quarter before by
+    more than 5 points, or by more than 1 point and the std over seeds. It needs at least 8 evaluations.
     """
     rising = set()
     for cell, group in selection.evaluations.groupby(["dataset", "algorithm"], sort=False):
@@ -121,12 +121,12 @@ def still_rising(selection: Selection) -> set[tuple[str, str]]:
 
 
 def _totals(selection: Selection, lines: pd.DataFrame, measure: Measure) -> Iterator[pd.DataFrame]:
-    """One total over all datasets or, where these are not comparable, one per source of the data."""
+    """One total over all datasets or, where these are not comparable, one per origin of the data."""
     if selection.comparable:
         groups = [(TOTAL, lines)]
     else:
-        by_source = lines.groupby(lines["dataset"].map(selection.sources), sort=False)
-        groups = [(f"{TOTAL}, {source}", group) for source, group in by_source]
+        by_origin = lines.groupby(lines["dataset"].map(selection.origins), sort=False)
+        groups = [(f"{TOTAL}, {origin}", group) for origin, group in by_origin]
     for name, group in groups:
         runs = selection.runs[selection.runs["dataset"].isin(group["dataset"])]
         if group["dataset"].nunique() > 1 and not mixed_data_notes(runs):
@@ -205,12 +205,12 @@ def axis(lines: pd.DataFrame, name: str) -> pd.Series:
 
 
 def ordered(values: pd.Series, name: str) -> list[str]:
-    """Distinct values: datasets and algorithms in the experiment's order, settings by size."""
+    """Distinct values: datasets and algorithms in the experiment's order, settings by size, words last."""
     distinct = list(dict.fromkeys(values))
     if name in AXES:
         return distinct
     frame = pd.DataFrame({"text": distinct, "size": pd.to_numeric(distinct, errors="coerce")})
-    return frame.sort_values(["size", "text"])["text"].tolist()  # words are last
+    return frame.sort_values(["size", "text"])["text"].tolist()
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

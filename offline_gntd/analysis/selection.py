@@ -21,7 +21,7 @@ from offline_gntd.experiments.definitions import Experiment
 from offline_gntd.experiments.results import KEY
 
 MOST_NAMED = 5  # runs listed in one message
-SOURCES = {  # dataset_origin in words
+ORIGINS = {  # dataset_origin in words
     "built": "built here",
     "d4rl": "D4RL",
     "minari": "Minari",
@@ -56,6 +56,8 @@ class MissingRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
+    """The runs of a table or figure, with the words that describe them in labels and captions."""
+
     experiment: Experiment
     evaluations: pd.DataFrame  # `seconds`: CPU seconds of training; wall-clock for runs on another device
     runs: pd.DataFrame  # in the experiment's order
@@ -69,7 +71,7 @@ class Selection:
 
     @property
     def online(self) -> bool:
-        """Whether the runs collect their own data."""
+        """Whether the algorithms learned online."""
         return bool(len(self.runs)) and self.runs["dataset_origin"].eq("online").all()
 
     @property
@@ -94,36 +96,36 @@ class Selection:
         return self.runs.drop_duplicates("dataset").set_index("dataset", drop=False)
 
     @property
-    def sources(self) -> dict[str, str]:
-        """Source and version of each dataset: 'D4RL v2', 'rebuilt v2', 'built here'."""
+    def origins(self) -> dict[str, str]:
+        """Origin and version of each dataset: 'D4RL v2', 'rebuilt v2', 'built here'."""
         return {
-            run["dataset"]: " ".join(filter(None, (source_of(run), _text(run["dataset_version"]))))
+            run["dataset"]: " ".join(filter(None, (origin_of(run), _text(run["dataset_version"]))))
             for run in self.datasets.to_dict("records")
         }
 
     @property
     def dataset_labels(self) -> dict[str, str]:
-        """Row labels: a rebuilt D4RL dataset is always marked, other sources only where several are mixed."""
-        runs, sources, comparable = self.datasets, self.sources, self.comparable
+        """Row labels: a rebuilt D4RL dataset is always marked, other origins only if several are mixed."""
+        runs, origins, comparable = self.datasets, self.origins, self.comparable
         one_version = runs["dataset_version"].nunique() <= 1
         labels = {name: name for name in self.experiment.dataset_names()}
         for run in runs.to_dict("records"):
             name, d4rl_id = run["dataset"], run["dataset_d4rl_id"]
-            if source_of(run) == REBUILT:
+            if origin_of(run) == REBUILT:
                 labels[name] = f"{d4rl_id.rpartition('-')[0] if one_version else d4rl_id} ({REBUILT})"
             elif not comparable:
-                labels[name] = f"{name} ({sources[name]})"
+                labels[name] = f"{name} ({origins[name]})"
         return labels
 
     @property
     def labels(self) -> dict[str, str]:
-        """Label of each algorithm: as recorded in its runs; without runs, that of its preset."""
+        """Label of each algorithm: as recorded in its runs; without runs, the label of its preset."""
         known = self.runs.drop_duplicates("algorithm").set_index("algorithm")["label"].to_dict()
         return {name: known.get(name) or _preset_label(name) for name in self.experiment.algorithms}
 
     @property
     def headings(self) -> dict[str, str]:
-        """Column heading by label, with the number of steps of an algorithm that has its own."""
+        """Column heading by label, with the number of steps if it differs from the protocol's."""
         steps = self.experiment.algorithm_steps
         return {
             label: f"{label} ({steps[name]:,} {self.unit})" if name in steps else label
@@ -133,7 +135,7 @@ class Selection:
     # ---- sentences for captions
 
     @property
-    def protocol(self) -> str:
+    def protocol_text(self) -> str:
         """How the runs were trained and evaluated, and on what data."""
         protocol, seeds, labels = self.experiment.protocol, self.experiment.seeds, self.labels
         other = ", ".join(
@@ -150,13 +152,13 @@ class Selection:
         environments = ", ".join(sorted(runs["env_id"].unique()))
         if self.online:
             return f"Trained online in {environments}."
-        sources = ", ".join(f"{count} {source}" for source, count in Counter(self.sources.values()).items())
+        origins = ", ".join(f"{count} {origin}" for origin, count in Counter(self.origins.values()).items())
         per_seed = ", one dataset per seed" if runs["dataset_per_seed"].eq(True).all() else ""
         fewest, most = self.runs["dataset_rows"].min(), self.runs["dataset_rows"].max()
         rows = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         terminal = {config.get("timeouts_terminal") for config in self.runs["config"]}
         timeouts = " Time limits count as terminal." if terminal == {True} else ""
-        return f"Data: {sources}{per_seed}; {rows} transitions; {environments}.{timeouts}"
+        return f"Data: {origins}{per_seed}; {rows} transitions; {environments}.{timeouts}"
 
     @property
     def marks(self) -> str:
@@ -177,10 +179,11 @@ class Selection:
         return "" if seeds >= FEW_RUNS else f"FEW SEEDS ({seeds}): intervals too narrow."
 
 
-def source_of(run: dict) -> str:
+def origin_of(run: dict) -> str:
+    """Where a run's dataset comes from, in words."""
     if run["dataset_origin"] == "file" and _text(run["dataset_d4rl_id"]):
         return REBUILT
-    return SOURCES.get(run["dataset_origin"], run["dataset_origin"])
+    return ORIGINS.get(run["dataset_origin"], run["dataset_origin"])
 
 
 def _text(value) -> str:
@@ -196,7 +199,7 @@ def select(
 ) -> Selection:
     """The finished runs of an experiment, restricted to the given datasets and algorithms.
 
-    Raises UserError if there are none or if they must not be compared (see refuse_incomparable).
+    Raises UserError without finished runs, or if they must not be compared (see refuse_incomparable).
     """
     found = results.read(name)
     experiment = _restricted(definitions.find(name), found.runs, datasets, algorithms, without)
@@ -396,7 +399,10 @@ class Measure:
 
 
 def run_values(selection: Selection, measure: Measure) -> pd.DataFrame:
-    """One line per run, in order: dataset, algorithm, seed, label, diverged, config, value, evaluations."""
+    """One line per finished run, in the experiment's order.
+
+    Columns: dataset, algorithm, seed, label, status, config, value, evaluations, diverged.
+    """
     numeric = selection.evaluations.select_dtypes("number").columns.difference([*KEY, "step"])
     if measure.metric not in numeric:
         raise unknown(f"metric in {selection.experiment.name}", measure.metric, numeric)

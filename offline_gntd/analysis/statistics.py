@@ -1,7 +1,7 @@
 """Statistics of scores over seeds and tasks, after Agarwal et al. 2021, and the test behind bold cells.
 
 Scores are [..., runs, tasks]. A statistic reduces the last two axes, so that one call takes all resamples of
-a bootstrap. Resampling is stratified: each task is resampled from its own runs. Intervals are percentiles.
+a bootstrap. Resampling is stratified: each task is resampled from its runs. Intervals are percentiles.
 """
 
 import functools
@@ -17,8 +17,8 @@ RESAMPLES = 10_000
 CONFIDENCE = 0.95
 GOAL = 100.0  # the optimality gap is measured from this score
 FEW_RUNS = 10  # with fewer, percentile intervals are too narrow
-SEED = 0  # of all resamples in tables and figures
-LEVEL = 0.05  # of the permutation test
+SEED = 0  # for all resampling in tables and figures
+LEVEL = 0.05  # significance level of the permutation test
 MOST_SPLITS = 200_000  # enumerated; if there are more, this number is sampled
 BOLD_RULE = "Bold: best, or not significantly worse (permutation test, 5 %)."
 

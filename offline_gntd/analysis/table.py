@@ -14,6 +14,8 @@ from offline_gntd.errors import unknown
 
 @dataclass(frozen=True)
 class Cell:
+    """A cell of a printed table, not of a grid of runs (experiments/definitions.py)."""
+
     text: str
     bold: bool = False
 
@@ -23,24 +25,24 @@ Row = tuple[Cell, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `render` sets the fields from `name` on, which depend on the experiment."""
+    """A table. Its function sets the fields up to `block_title`; render.make sets the others."""
 
     caption: str  # what the columns and marks mean
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     long: pd.DataFrame  # all numbers, for the CSV file
     foot: tuple[Row, ...] = ()  # totals: they stay below when the rows are sorted
-    block: tuple[Row, ...] = ()  # a second block of rows with its own heading
+    block: tuple[Row, ...] = ()  # a second block of rows, under `block_title`
     block_title: str = ""
     name: str = ""
     missing: tuple[Any, ...] = ()  # runs the experiment asks for that are not finished
     notes: tuple[str, ...] = ()  # warnings about the runs
     protocol: str = ""  # how the runs were made; a page with several tables shows it once
-    made_of: str = "runs"
+    made_of: str = "runs"  # what `missing` counts
 
     @property
     def incomplete(self) -> str:
-        """A sentence about the missing runs; empty if there are none."""
+        """A sentence about the missing runs; empty if no run is missing."""
         if not self.missing:
             return ""
         cells = len({absent.cell for absent in self.missing})

@@ -34,7 +34,7 @@ ERRORS = {  # metrics after training, and their headings
     "td_error_abs": "TD error (abs)",
     "bellman_error": "TD error (squared)",
 }
-ROUNDING = 1e-9  # of an interval's limits
+ROUNDING = 1e-9  # tolerance for an interval's limits
 VERDICTS = ("better", "worse", "unclear", "missing")
 
 
@@ -53,7 +53,7 @@ MEASURES = {  # by column of per_seed
 
 
 def table(selection: Selection, measure: Measure) -> Table:
-    """One row per dataset and algorithm; errors and returns are those of the last evaluation."""
+    """One row per dataset and algorithm; errors and returns are from the last evaluation."""
     _require_threshold(selection)
     seeds = per_seed(selection)
     long = summary(selection, seeds)

@@ -52,7 +52,7 @@ SIZES = {
     "cartpole": _task("CartPole", 4, 2, discrete=True),
     "acrobot": _task("Acrobot", 6, 3, discrete=True),
 }
-MAIN_SIZE = {False: "halfcheetah", True: "cartpole"}  # of continuous and discrete presets
+MAIN_SIZE = {False: "halfcheetah", True: "cartpole"}  # by whether the preset is discrete
 
 
 def settings(name: str) -> Any:

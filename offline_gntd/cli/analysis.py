@@ -7,7 +7,7 @@ import sys
 from offline_gntd.analysis import FIGURES, TABLES
 from offline_gntd.errors import UserError
 
-FORMATS = ("md", "tex", "csv", "html")
+FORMATS = ("md", "tex", "csv", "html")  # as in analysis/table.py, which is slow to import
 
 
 def add_commands(commands) -> None:

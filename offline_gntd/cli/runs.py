@@ -13,7 +13,7 @@ from typing import Any
 from offline_gntd.errors import UserError, unknown
 
 THEORY_OPTIONS = ("command", "handler", "experiment", "imports", "workers", "rerun_stale", "dry_run")
-RETRIES = 2
+RETRIES = 2  # as in experiments/grid.py, which is slow to import
 
 
 def add_commands(commands) -> None:
@@ -121,6 +121,7 @@ def algorithms(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run an experiment; returns 1 if a cell of its grid is not finished."""
     if args.experiment == "theory":
         return _run_theory(args)
     from offline_gntd.experiments import grid, planning
@@ -190,7 +191,7 @@ def _run_theory(args: argparse.Namespace) -> int:
 
 
 def _engine_settings(args: argparse.Namespace) -> dict[str, Any]:
-
+    """The arguments of the engine's class; raises UserError for options of another engine."""
     for option, engine in (("address", "ray"), ("slurm", "slurm")):
         if getattr(args, option) and args.engine != engine:
             raise UserError(f"--{option} applies to --engine {engine}, not to --engine {args.engine}")
@@ -206,7 +207,7 @@ def _engine_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def status(args: argparse.Namespace) -> int:
-
+    """Returns 2 if a run is damaged."""
     from offline_gntd.experiments import definitions, progress
     from offline_gntd.theory import runner
 
@@ -274,7 +275,6 @@ def _device(name: str) -> str:
 
 def experiment_of(args: argparse.Namespace):
     """The experiment that the arguments describe: a known one with changes, or a new one."""
-
     from offline_gntd.experiments import definitions
     from offline_gntd.experiments.definitions import BUILT_IN, Experiment, Protocol
 
@@ -300,26 +300,25 @@ def experiment_of(args: argparse.Namespace):
     seeds = base.seeds if args.seeds is None else args.seeds
     if args.device != "cpu":
         protocol.setdefault("seeds_per_process", seeds)  # one process uses the whole GPU
-    algorithms = tuple(args.algorithms or base.algorithms)
+    algorithms = _variants(tuple(args.algorithms or base.algorithms), args.settings)
     if not algorithms or not (args.datasets or base.datasets):
         raise UserError(f"{base.name} has no algorithms or no datasets; add --algorithms … --datasets …")
     return dataclasses.replace(
         base,
         datasets=tuple(args.datasets or base.datasets),
-        algorithms=(variants := _variants(algorithms, args.settings)),
+        algorithms=algorithms,
         seeds=seeds,
         protocol=dataclasses.replace(base.protocol, **protocol),
         algorithm_steps={
             name: steps
             for name, steps in base.algorithm_steps.items()
-            if args.steps is None and name in variants
+            if args.steps is None and name in algorithms
         },
     ).canonical()
 
 
 def _variants(algorithms: tuple[str, ...], settings: list[str]) -> tuple[str, ...]:
     """gntd with --set kfac.damping=1,2 gives gntd@kfac.damping=1 and gntd@kfac.damping=2."""
-
     choices = []
     for setting in settings:
         path, separator, values = setting.partition("=")

@@ -42,7 +42,7 @@ class ReplaySettings:
     """The amount of online training; the defaults are the authors'."""
 
     random_steps: int = 10_000  # uniformly random steps before the first update
-    episodes: int = 300  # of training
+    episodes: int = 300  # training episodes
     epsilon_steps: int = 1_000  # steps of training over which ε decays
     transitions: int = 100_000  # capacity of the replay buffer, and so the most rows of the dataset
 
@@ -75,7 +75,7 @@ class ReplayData:
     rows: np.ndarray  # [n, row_width] float32
     truncated: np.ndarray  # [n] bool: the time limit ended the episode
     ends: np.ndarray  # row after each episode's last row
-    returns: list[float]  # of all training episodes, without the random steps
+    returns: list[float]  # one per training episode, without the random steps
 
 
 def collect(
@@ -96,7 +96,7 @@ def collect(
         batches.step(agent.act)  # takes random actions; `act` is not called yet
     batches.reset()  # training starts with a new episode
     returns = batches.finished_returns[0]
-    returns.clear()  # of the random steps
+    returns.clear()  # the random steps do not count
     while len(returns) < settings.episodes:
         share = min(1.0, (batches.steps - settings.random_steps) / settings.epsilon_steps)
         epsilon = EPSILON[0] + share * (EPSILON[1] - EPSILON[0])

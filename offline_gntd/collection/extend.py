@@ -98,7 +98,7 @@ class Behaviour:
     def __call__(self, obs: Tensor) -> Tensor:
         """Actions [1, n, action_dim] for obs [1, n, obs_dim]."""
         noise = normal(self.generators, obs.shape[1], 1, self.network.dims[-1] // 2)
-        return Gaussian.of(self.network(obs)).sample(noise)[0][..., 0, :]
+        return Gaussian.from_output(self.network(obs)).sample(noise)[0][..., 0, :]
 
 
 def joined(recording: Recording, steps: RolloutBuffer, transitions: int, task: Task) -> dict[str, np.ndarray]:

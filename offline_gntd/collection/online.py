@@ -20,7 +20,7 @@ from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler, Transitions, row_width
 
 COLLECTING = 2**32 - 1  # second part of the key of a seed's environments; evaluations use their step
-PREFIX = "online."  # of names in a checkpoint
+PREFIX = "online."  # begins the names in a checkpoint
 MEASURED_CALLS = 200  # to measure a rate, at most …
 MEASURED_SECONDS = 2.0  # … and for at most this long
 
@@ -44,7 +44,7 @@ class RolloutBuffer:
         return self.truncated | self.rows[..., -1].bool()
 
     def episodes(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first `count` steps as episodes, in the order they began.
+        """The first `count` steps as episodes, in the order in which they started.
 
         Returns rows [count, row_width], and the row after each episode's last. The last episode of each
         environment is cut after its share of the steps.
@@ -52,7 +52,7 @@ class RolloutBuffer:
         environments, done = self.rows.shape[1], self.done.numpy()
         parts = []
         for i in range(environments):
-            length = (count - i + environments - 1) // environments  # of this environment's share
+            length = (count - i + environments - 1) // environments  # this environment's share
             ends = np.flatnonzero(done[:length, i]) + 1
             ends = ends if len(ends) and ends[-1] == length else np.append(ends, length)
             bounds = zip([0, *ends[:-1]], ends, strict=True)
@@ -249,7 +249,7 @@ class ReplayBuffer:
 class OnlineBatches:
     """Collects transitions in every seed's environments and draws batches from those collected so far."""
 
-    statistics = None  # of observations: unknown in advance
+    statistics = None  # the observations are unknown in advance
     transitions = None  # no dataset to measure over
 
     def __init__(
@@ -266,7 +266,7 @@ class OnlineBatches:
         self.collectors = [VectorCollector(task, (seed, stream), settings.environments) for seed in seeds]
         self.buffer = ReplayBuffer(task, len(seeds), settings.buffer_size, self.device)
         self.sampler = Sampler(task, settings.batch_size, generators)
-        self.steps = 0  # of each seed, all its environments together
+        self.steps = 0  # per seed, summed over its environments
         # for each seed: return so far of each environment's episode, and returns of finished episodes
         self.current_returns = torch.zeros(len(seeds), settings.environments, dtype=torch.float64)
         self.finished_returns: list[list[float]] = [[] for _ in seeds]

@@ -30,7 +30,7 @@ STREAM = 0  # second part of the key of a training's environments; roll-outs use
 @dataclass(frozen=True)
 class TrainingSettings:
     algorithm: str = "td3_bc"  # or gntd3_bc; trained without behaviour cloning, which makes it TD3
-    steps: int = 300_000  # of all environments together
+    steps: int = 300_000  # summed over the environments
     environments: int = 10  # stepped together
     updates_per_step: float = 0.75
     exploration: float = 0.1  # standard deviation of the noise on actions
@@ -77,7 +77,7 @@ class Snapshot:
 
     step: int
     greedy_return: float  # mean of its episodes, without exploration
-    weights: Tensor  # of the actor's network, [1, parameters]
+    weights: Tensor  # the actor's network, [1, parameters]
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ class Identity:
 
     task: Task
     origin: str  # d4rl | file
-    sha256: str = ""  # of the file
+    sha256: str = ""  # hash of the file
     entry: Entry | None = None  # in the catalogue, by the file's sha256
     namesake: Entry | None = None  # in the catalogue, by the file's name alone
     episode_limit: int | None = None
@@ -265,7 +265,7 @@ def task_stored_in(path: Path) -> Task | None:
         task = Task(**_attribute(path, TASK_ATTRIBUTE))
     except TypeError:
         return None
-    values: dict[str, Any] = vars(task)  # as stored: of any type
+    values: dict[str, Any] = vars(task)  # as stored, of any type
     if not isinstance(values["obs_dim"], int) or not isinstance(values["env_id"], str):
         return None
     return dataclasses.replace(task, env_id=without_import(task.env_id, str(path)))

@@ -37,7 +37,7 @@ class DatasetInfo:
 @dataclass(frozen=True, kw_only=True)
 class Dataset(DatasetInfo):
     rows: Tensor  # [N, row_width] float32, memory-mapped: obs | action | reward | next_obs | terminated
-    sha256: str  # of the bytes of `rows`, followed by those of `truncated`
+    sha256: str  # hash of the bytes of `rows` and then of `truncated`
     episode_returns: np.ndarray  # [episodes]
     episode_lengths: np.ndarray  # [episodes]
     truncated: np.ndarray  # row numbers (int64) where a time limit, not a terminal state, ended the episode
@@ -84,7 +84,7 @@ class OnlineEnv(DatasetInfo):
 
 
 def data_sha256(rows: np.ndarray, truncated: np.ndarray) -> str:
-    """The sha256 of a dataset: of its rows, followed by the numbers of its truncated rows."""
+    """The sha256 of a dataset's rows and then of the numbers of its truncated rows."""
     return finish_sha256(hashlib.sha256(np.ascontiguousarray(rows).data), truncated)
 
 

@@ -61,7 +61,7 @@ def folder() -> Path:
 
 
 def places(entry: Entry) -> list[Path]:
-    """Where a D4RL file may be: in this package's folder, or in that of the d4rl package."""
+    """Where a D4RL file may be: in this package's folder, or in the d4rl package's."""
     d4rl_folder = os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets"
     return [folder() / entry.file_name, Path(d4rl_folder) / entry.file_name]
 

@@ -1,1 +1,1 @@
-"""Layer 3: runs and grids of runs. They write results/."""
+"""Runs and grids of runs. They write results/."""

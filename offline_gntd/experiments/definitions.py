@@ -23,6 +23,14 @@ MOST_SEEDS = 10_000
 LONGEST_NAME = 230  # bytes; file systems allow 255, and suffixes are added
 
 
+LIMITS = {  # largest values of the fields of Protocol
+    "steps": 10**12,
+    "evaluate_every": 10**12,
+    "evaluate_episodes": 100_000,
+    "seeds_per_process": MOST_SEEDS,
+}
+
+
 @dataclass(frozen=True)
 class Protocol:
     """How every run of an experiment is trained and evaluated; a table never mixes two protocols."""
@@ -33,18 +41,14 @@ class Protocol:
     seeds_per_process: int = 1  # trained together in one process
 
     def __post_init__(self):
-        for name, most in MOST.items():
+        for name, most in LIMITS.items():
             value = getattr(self, name)
             if not 1 <= value <= most:
                 raise UserError(f"{name} must be at least 1 and at most {most:,}, not {value}")
 
 
-MOST = {
-    "steps": 10**12,
-    "evaluate_every": 10**12,
-    "evaluate_episodes": 100_000,
-    "seeds_per_process": MOST_SEEDS,
-}
+# the kinds that an experiment may name as its default; analysis/__init__.py has all kinds
+TABLE_KINDS = ("scores", "td_error", "pairwise")
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,10 @@ class TableView:
             raise unknown("kind of table", self.kind, TABLE_KINDS)
 
 
-TABLE_KINDS = ("scores", "td_error", "pairwise")
-
-
 @dataclass(frozen=True)
 class Experiment:
+    """A grid of runs, their protocol and their default table. Raises UserError for invalid values."""
+
     name: str
     datasets: tuple[str, ...]  # names or paths; environment ids for online algorithms
     algorithms: tuple[str, ...]
@@ -106,7 +109,8 @@ class Experiment:
     def canonical(self) -> "Experiment":
         """This experiment with canonical algorithm names. Raises UserError for an unknown algorithm or field.
 
-        Results are read without this, since their algorithms may be in a user's file that is not imported."""
+        Tables do not call this: an algorithm may be in a user's file that is not imported.
+        """
         from offline_gntd.algorithms import canonical_name  # imports torch, which tables do not need
 
         names = {name: canonical_name(name) for name in self.algorithms}
@@ -114,11 +118,12 @@ class Experiment:
         return dataclasses.replace(self, algorithms=tuple(names.values()), algorithm_steps=steps)
 
     def protocol_of(self, algorithm: str) -> Protocol:
+        """The protocol with the algorithm's number of steps."""
         steps = self.algorithm_steps.get(algorithm, self.protocol.steps)
         return dataclasses.replace(self.protocol, steps=steps)
 
     def cells(self) -> list["Cell"]:
-        """All runs, grouped by the seeds that one process trains together."""
+        """The grid: a cell per dataset, algorithm and group of seeds that one process trains together."""
         numbers = range(self.seeds)
         groups = [
             tuple(numbers[i : i + self.protocol.seeds_per_process])
@@ -136,24 +141,24 @@ class Experiment:
         return dataclasses.asdict(self)
 
 
-def settings_hash(config: Any, protocol: Protocol, stack: int) -> str:
+def settings_hash(config: Any, protocol: Protocol, seeds_per_process: int) -> str:
     """The hash of everything that decides a run's numbers, except its seed, data and number of steps.
 
-    Without the number of steps, a longer run can continue a shorter one; settings that depend on it
-    (`within`) contain it.
+    The number of steps is left out so that a longer run can continue a shorter one. Settings that depend
+    on it (see `within` in algorithms/__init__.py) do change the hash.
     """
     return digest(
         {
             "algorithm": [type(config).__name__, hashed_fields(config)],
             "evaluate": [protocol.evaluate_every, protocol.evaluate_episodes],
-            "seeds_per_process": stack,
+            "seeds_per_process": seeds_per_process,
         }
     )
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The work of one process: an algorithm on a dataset for the seeds it trains together."""
+    """A unit of work for one process: an algorithm, a dataset and the seeds that are trained together."""
 
     experiment: str
     source: str  # a dataset's name or path; for an online algorithm, an environment id
@@ -205,7 +210,7 @@ BODIES = ("halfcheetah", "hopper", "walker2d")
 SPLITS = ("medium", "medium-replay", "medium-expert", "expert")
 MUJOCO = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Swimmer-v4")
 ONLINE = ("pg_td", "pg_gntd")
-VERSIONS = ("v0", "v2", "local")  # of the data of table2: D4RL's, or built here
+VERSIONS = ("v0", "v2", "local")  # data of table2: two versions of D4RL's, or built on this machine
 
 
 def table2_name(version: str) -> str:
@@ -341,7 +346,8 @@ def with_results() -> list[str]:
 def from_file(path: Path) -> Experiment:
     """Read a TOML file with datasets, algorithms, seeds, and the tables protocol, algorithm_steps and table.
 
-    The default name is that of the file."""
+    The default name is the file's.
+    """
     try:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # TOML's and Unicode's errors are ValueErrors
@@ -363,6 +369,7 @@ def store(experiment: Experiment) -> None:
 
 
 def _merged(experiment: Experiment) -> Experiment:
+    """An experiment with the datasets, algorithms and seeds of the stored one, see `store`."""
     before = _stored(experiment.name)
     if not before or dataclasses.replace(before.protocol, steps=experiment.protocol.steps) != (
         experiment.protocol

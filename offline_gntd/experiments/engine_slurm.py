@@ -20,7 +20,7 @@ from offline_gntd.experiments.job import JobResult, Options, Progress, at_most_e
 from offline_gntd.experiments.record import DamagedRun, last_evaluation
 from offline_gntd.files import home, remove
 
-DEFAULTS = {"name": "offline-gntd", "timeout_min": 240, "mem_gb": 4, "cpus_per_task": 1}  # of each job
+DEFAULTS = {"name": "offline-gntd", "timeout_min": 240, "mem_gb": 4, "cpus_per_task": 1}  # per job
 REQUEUES = 1000  # how often a job may reach its time limit
 STOP_SECONDS = 2.0  # between two checks for the stop file
 

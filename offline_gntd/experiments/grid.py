@@ -25,7 +25,7 @@ from offline_gntd.files import require_writable
 
 POLL_SECONDS = 0.5
 RETRIES = 2  # further attempts at a cell that failed
-DEFAULTS = Options()
+DEFAULT_OPTIONS = Options()
 ENGINES = {"local": "Local", "ray": "Ray", "slurm": "Slurm"}  # class in the module engine_<name>
 EXTRAS = {"ray": "ray", "slurm": "submitit", "tensorboard": "tensorboard", "wandb": "wandb"}  # packages
 
@@ -56,7 +56,7 @@ class GridResult:
 def run(
     experiment: Experiment,
     workers: int | None = None,
-    options: Options = DEFAULTS,
+    options: Options = DEFAULT_OPTIONS,
     rerun_stale: bool = False,
     retries: int = RETRIES,
     engine_name: str = "local",
@@ -102,7 +102,7 @@ def check(workers: int | None, options: Options, retries: int, engine_name: str)
 
 
 def open_engine(name: str, workers: int | None, options: Options, **settings: Any) -> Engine:
-    """settings  those of the engine: `address` of Ray, `parameters` of Slurm"""
+    """settings  `address` for Ray, `parameters` for Slurm"""
     module = importlib.import_module(f"offline_gntd.experiments.engine_{name}")
     return getattr(module, ENGINES[name])(workers, options, **settings)
 
@@ -131,6 +131,7 @@ class Grid:
         self.interrupted = False
 
     def work(self) -> None:
+        """Submit all cells and handle the engine's events until none is pending."""
         for cell in self.cells:
             watch = Watch(cell.folders())
             if watch.is_locked():
@@ -149,6 +150,7 @@ class Grid:
                 self._check_locked()
 
     def stop(self, reason: str) -> None:
+        """End all runs with a checkpoint; `work` returns when they have ended."""
         self.result.stopped = self.result.stopped or reason
         self.engine.stop()
 

@@ -1,4 +1,4 @@
-"""Jobs, the attempts to run a cell, and the interface of the engines that run them.
+"""A job is one attempt to run a cell; `Engine` is the interface of what runs jobs: local, Ray, Slurm.
 
 A job locks the cell, reads its state again, and runs it from its last checkpoint. The JobResult says what
 happened; errors are also recorded in the run's folder and in its log.
@@ -10,11 +10,12 @@ import os
 import sys
 import time
 import traceback
+import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from offline_gntd import extensions
 from offline_gntd.errors import UserError
@@ -43,12 +44,13 @@ class Options:
 class Progress:
     cell: Cell
     step: int
-    score: float | None = None  # of an evaluation at this step
+    score: float | None = None  # if the run was evaluated at this step
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """
+    """What happened to a job; `kind` is one of
+
     done        the run is finished
     diverged    the run is finished, and all its seeds diverged
     finished    another process had finished it
@@ -65,7 +67,7 @@ class JobResult:
     error: str = ""
 
 
-class Engine(Protocol):
+class Engine(typing.Protocol):
     """Runs a job for every submitted cell, in order, and reports its progress and its result.
 
     If a job's process dies, its result is `lost`. Engines do not retry.
@@ -96,7 +98,8 @@ def run_job(
     stopping: Callable[[], bool] = lambda: False,
     sources: tuple[DataSource, ...] | None = None,
 ) -> JobResult:
-    """
+    """Run a cell under its lock, with its output in its log. Returns errors as a JobResult.
+
     report    called with the progress of the run
     stopping  called every few updates; if it returns True, the run checkpoints and ends
     sources   the cell's data, if it is not to be loaded from this machine's disk
@@ -128,11 +131,12 @@ def _run(
     sources: tuple[DataSource, ...] | None,
     lock: Lock,
 ) -> JobResult:
+    """The part of `run_job` that may raise."""
     prepare()
     sources = cell.sources() if sources is None else sources
     if planning.state(cell, [source.sha256 for source in sources]) == "finished":
         return JobResult(cell, "finished")
-    run = Run(cell, options.device, sources)
+    run, trackers = Run(cell, options.device, sources), Trackers(options.trackers)
     last_report = -REPORT_SECONDS
 
     def report_progress(step: int, score: float | None) -> None:
@@ -147,7 +151,7 @@ def _run(
         lock.check()
         return stopping()
 
-    with contextlib.closing(Trackers(options.trackers)) as trackers:
+    with contextlib.closing(trackers):
         try:
             run.execute(report_progress, stop, options.checkpoint_seconds)
         except (UserError, OSError, MemoryError):
@@ -218,7 +222,7 @@ def _one_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _output_to_log(cell: Cell) -> Iterator[TextIO]:
-    """Redirect the output of this process, that of C libraries included, to the cell's log."""
+    """Redirect the output of this process, including C libraries, to the cell's log."""
     with log_path(cell).open("a", encoding="utf-8", buffering=1) as log:
         print(f"-- {datetime.now(UTC).isoformat(timespec='seconds')}, process {os.getpid()}", file=log)
         copies = {1: os.dup(1), 2: os.dup(2)}

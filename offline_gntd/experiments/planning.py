@@ -30,6 +30,8 @@ WARM_UP_UPDATES = 3
 
 @dataclass
 class Plan:
+    """The cells of a grid by their state."""
+
     finished: list[Cell] = field(default_factory=list)
     stale: list[Cell] = field(default_factory=list)  # finished with other settings, data or steps
     todo: list[Cell] = field(default_factory=list)
@@ -38,35 +40,35 @@ class Plan:
 
 
 def plan(experiment: Experiment, rerun_stale: bool = False) -> Plan:
-    """Sort the cells of a grid; with `rerun_stale`, stale cells are to be run.
+    """Sort the cells of a grid by their state; with `rerun_stale`, stale cells go to `todo`.
 
     Raises UserError if an algorithm cannot learn from its data.
     """
-    plan, cells = Plan(), experiment.cells()
+    result, cells = Plan(), experiment.cells()
     not_found: dict[str, DatasetNotFound] = {}
     for cell in {(cell.source, cell.online, cell.seeds): cell for cell in cells}.values():
         try:
-            plan.sources[cell.source, cell.seeds] = cell.sources()
+            result.sources[cell.source, cell.seeds] = cell.sources()
         except DatasetNotFound as error:
             not_found[cell.source] = error  # the error of the highest seeds names the full command
     exported = results.exported_runs(experiment.name)
     for cell in cells:
-        sources = plan.sources.get((cell.source, cell.seeds), ())
+        sources = result.sources.get((cell.source, cell.seeds), ())
         try:
             cell_state = state(cell, [source.sha256 for source in sources], exported)
         except DamagedRun:
-            cell_state = "missing"  # its job fails with the reason, and the others are run
+            cell_state = "missing"  # its job fails with the reason; the other cells are run
         if cell_state == "finished":
-            plan.finished.append(cell)
+            result.finished.append(cell)
         elif cell_state == "stale" and not rerun_stale:
-            plan.stale.append(cell)
+            result.stale.append(cell)
         else:
-            plan.todo.append(cell)
+            result.todo.append(cell)
             if sources:
                 check_compatible(cell.config, sources[0])
             else:
-                plan.missing[cell.source] = not_found[cell.source]
-    return plan
+                result.missing[cell.source] = not_found[cell.source]
+    return result
 
 
 def state(cell: Cell, dataset_sha256s: list[str | None], exported: dict[tuple, dict] | None = None) -> str:
@@ -158,13 +160,13 @@ class Rate:
 
 
 class Rates:
-    """Rates by algorithm, dataset and number of seeds per process, see `_keys`."""
+    """Rates by the keys of `_keys`: algorithm, dataset and seeds per process."""
 
     def __init__(self, rates: dict[tuple, list[Rate]]):
         self.rates = rates
 
-    def of(self, cell: Cell) -> Rate | None:
-        """The median rate of the most similar runs; None if there are none."""
+    def rate(self, cell: Cell) -> Rate | None:
+        """The median rate of the most similar runs; None without such runs."""
         for key in _keys(cell.algorithm, cell.dataset, len(cell.seeds)):
             if rates := self.rates.get(key):
                 return Rate(
@@ -174,7 +176,7 @@ class Rates:
         return None
 
     def seconds(self, cell: Cell, start: int = 0) -> float | None:
-        rate = self.of(cell)
+        rate = self.rate(cell)
         return rate.seconds(cell, start) if rate else None
 
     def with_measured(self, plan: Plan) -> "Rates":
@@ -182,27 +184,27 @@ class Rates:
         rates, measured = dict(self.rates), {}
         for cell in plan.todo:
             sources = plan.sources.get((cell.source, cell.seeds))
-            if not sources or self.of(cell):
+            if not sources or self.rate(cell):
                 continue
             key = (cell.algorithm, sources[0].task.env_id, len(cell.seeds))
             if key not in measured:
-                measured[key] = measure(cell, sources)
+                measured[key] = measure_rate(cell, sources)
             if rate := measured[key]:
                 rates[cell.algorithm, cell.dataset, len(cell.seeds)] = [rate]
         return Rates(rates)
 
 
 def _keys(algorithm: str, dataset: str, seeds: int) -> list[tuple]:
-    """From the most similar runs to the least: the preset's rate stands in for that of its variants."""
+    """Keys from the most similar runs to the least. A variant without runs has the rate of its preset."""
     preset = algorithm.partition("@")[0]
     return [(algorithm, dataset, seeds), (algorithm, seeds), (preset, dataset, seeds), (preset, seeds)]
 
 
-def measure(cell: Cell, sources: Sequence[DataSource]) -> Rate | None:
+def measure_rate(cell: Cell, sources: Sequence[DataSource]) -> Rate | None:
     """Train for about a second and evaluate one episode; None if that fails, as the run itself would."""
     processes.prepare()
     config = cell.config
-    if hasattr(config, "random_steps"):  # these have no update
+    if hasattr(config, "random_steps"):  # a random step has no update
         config = dataclasses.replace(config, random_steps=0)
     try:
         with (
@@ -228,9 +230,8 @@ def known_rates() -> Rates:
     for path in folder.glob("*/*/*/seed-*/run.json"):
         with contextlib.suppress(UserError):  # a damaged run has no rate
             run, last = read_description(path.parent) or {}, last_evaluation(path.parent)
-            if (
-                "config_hash" in run
-            ):  # a run that is not finished has the steps and times of its last evaluation
+            if "config_hash" in run:
+                # an unfinished run has the steps and times of its last evaluation
                 runs.append(run | ({"steps": last["step"]} | last if last else {}))
     for path in folder.glob("*.runs.csv"):
         runs += results.exported_runs(path.name.removesuffix(".runs.csv")).values()
@@ -254,7 +255,7 @@ class Preview:
 
     plan: Plan
     workers: int
-    seconds: dict[Cell, float | None]  # of each cell to be run; None if no rate is known
+    seconds: dict[Cell, float | None]  # per cell in `todo`; None if no rate is known
 
     @property
     def total(self) -> float:

@@ -147,7 +147,7 @@ class RunStatus:
     algorithm: str
     seed: int
     state: str
-    step: int = 0  # of the last evaluation or checkpoint
+    step: int = 0  # at the last evaluation or checkpoint
     steps: int = 0  # in total
     score: float | None = None
     updates_per_second: float | None = None  # evaluations included

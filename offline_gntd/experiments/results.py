@@ -41,9 +41,9 @@ def read(experiment: str) -> Results:
         return local
     if local.runs.empty:
         return exported
-    keys = _keys(exported.runs).difference(_keys(local.finished()))  # exported runs that are not replaced
+    kept = _keys(exported.runs).difference(_keys(local.finished()))  # exported runs that are not replaced
     parts = [
-        (frame[~_keys(frame).isin(keys)], other[_keys(other).isin(keys)])
+        (frame[~_keys(frame).isin(kept)], other[_keys(other).isin(kept)])
         for frame, other in ((local.evaluations, exported.evaluations), (local.runs, exported.runs))
     ]
     return Results(*(pd.concat(pair, ignore_index=True) for pair in parts))
@@ -54,6 +54,7 @@ def _keys(frame: pd.DataFrame) -> pd.Index:
 
 
 def read_folders(experiment: str) -> Results:
+    """All runs with a folder, finished or not; raises DamagedRun."""
     folder = home() / "results" / experiment
     runs, evaluations = [], []
     for path in sorted(folder.glob("*/*/seed-*/run.json")):
@@ -91,7 +92,8 @@ def _read_rows(folder: Path, run: dict[str, Any]) -> pd.DataFrame:
 def verify(folder: Path) -> None:
     """Compare the files of a finished run with its last checkpoint, which has a checksum.
 
-    Raises DamagedRun if they differ. Runs without a checkpoint and unfinished runs are not compared."""
+    Raises DamagedRun if they differ. Runs without a checkpoint and unfinished runs are not compared.
+    """
     run, record = read_description(folder) or {}, Record(folder)
     if run.get("status") not in FINISHED or not record.checkpoint_steps():
         return
@@ -112,26 +114,27 @@ def verify(folder: Path) -> None:
 CHANGED_AFTER_CHECKPOINT = {"status", "process", "resumed_at", "error", "log"}
 
 
-def exported_path(experiment: str, part: str = "") -> Path:
+def csv_path(experiment: str, part: str = "") -> Path:
+    """The exported evaluations or, with part ".runs", the exported runs."""
     return home() / "results" / f"{experiment}{part}.csv"
 
 
 def read_exported(experiment: str) -> Results | None:
-    if not exported_path(experiment, ".runs").exists():
+    if not csv_path(experiment, ".runs").exists():
         return None
     try:
-        runs = pd.read_csv(exported_path(experiment, ".runs"))
+        runs = pd.read_csv(csv_path(experiment, ".runs"))
         for column in NESTED:
             runs[column] = runs[column].map(json.loads)
         runs = runs.rename(columns={"dataset_stands_for": "dataset_d4rl_id"})  # version 0.1
         for protocol in runs["protocol"]:
             if "stack" in protocol:  # version 0.1
                 protocol["seeds_per_process"] = protocol.pop("stack")
-        return Results(pd.read_csv(exported_path(experiment)), runs)
+        return Results(pd.read_csv(csv_path(experiment)), runs)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"cannot read the exported results of {experiment}: {error}; restore "
-            f"{exported_path(experiment)} and {exported_path(experiment, '.runs')}"
+            f"{csv_path(experiment)} and {csv_path(experiment, '.runs')}"
         ) from error
 
 
@@ -145,7 +148,8 @@ def exported_runs(experiment: str) -> dict[tuple[str, str, int], dict[str, Any]]
 def export(experiment: Experiment) -> list[Path]:
     """Write the finished runs of an experiment, and those exported before; returns the files.
 
-    Raises DamagedRun if a run's files differ from its checkpoint."""
+    Raises DamagedRun if a run's files differ from its checkpoint.
+    """
     for path in sorted((home() / "results" / experiment.name).glob("*/*/seed-*/run.json")):
         verify(path.parent)
     results = read(experiment.name)
@@ -158,10 +162,10 @@ def export(experiment: Experiment) -> list[Path]:
     evaluations = evaluations[evaluations.set_index(KEY).index.isin(runs.set_index(KEY).index)]
     for column in NESTED:
         runs[column] = runs[column].map(json.dumps)
-    write_csv(exported_path(experiment.name), evaluations.sort_values([*KEY, "step"]))
-    write_csv(exported_path(experiment.name, ".runs"), runs.drop(columns="experiment", errors="ignore"))
+    write_csv(csv_path(experiment.name), evaluations.sort_values([*KEY, "step"]))
+    write_csv(csv_path(experiment.name, ".runs"), runs.drop(columns="experiment", errors="ignore"))
     write_json(definitions.exported_path(experiment.name), experiment.to_dict())
-    files = [exported_path(experiment.name, part) for part in ("", ".runs")]
+    files = [csv_path(experiment.name, part) for part in ("", ".runs")]
     return [*files, definitions.exported_path(experiment.name)]
 
 

@@ -44,6 +44,8 @@ class Stopped(Exception):
 
 
 class Run:
+    """The agent, the evaluator and the records of a cell."""
+
     def __init__(self, cell: Cell, device: str = "cpu", sources: tuple[DataSource, ...] | None = None):
         self.cell, self.device = cell, device
         self.sources = cell.sources() if sources is None else sources  # one per seed
@@ -53,8 +55,8 @@ class Run:
         self.records = [Record(cell.folder(seed)) for seed in cell.seeds]
         self.save_seconds = 0.0  # time that the last checkpoint took
         self.timing = dict.fromkeys(TIMING, 0.0)
-        self._timed = (0.0, 0.0)  # seconds of curvature and of training at the last evaluation
-        self.evaluated = False  # since this process started it
+        self._seconds_before = (0.0, 0.0)  # on curvature and on training, up to the last evaluation
+        self.evaluated = False  # in this process
         self._checked = False  # whether `check_restorable` was called
 
     def execute(
@@ -73,7 +75,9 @@ class Run:
             verify(self.sources)
             self._start()
             last_checkpoint = time.monotonic()
-            while self.step < self.cell.protocol.steps and not all(run.diverged for run in self.records):
+            while self.step < self.cell.protocol.steps and not all(
+                record.diverged for record in self.records
+            ):
                 self._train(self._pause_at())
                 report(self.step, self._evaluate() if self._evaluation_due(self.step) else None)
                 if stopping():
@@ -151,10 +155,14 @@ class Run:
         return float(np.mean(scores)) if scores else math.nan
 
     def _curvature_share(self, seconds: list[float]) -> list[float]:
-        """The share of training time since the last evaluation (or resumption) that went into curvature."""
-        spent, trained = self._timed
-        self._timed = (seconds[0], self.timing["training_seconds"])
-        return [(seconds[0] - spent) / (self._timed[1] - trained)] * len(seconds)
+        """The share of training time since the last evaluation (or resumption) that went into curvature.
+
+        seconds  spent on curvature in this process; the same number for every seed
+        """
+        curvature, training = self._seconds_before
+        self._seconds_before = (seconds[0], self.timing["training_seconds"])
+        share = (seconds[0] - curvature) / (self._seconds_before[1] - training)
+        return [share] * len(seconds)  # the seeds are trained together
 
     def save(self) -> None:
         """Checkpoint every seed; the checkpoints before are removed only when all are written."""
@@ -217,7 +225,7 @@ class Run:
                 resumed_at=[*resumed_at, step],
             )
             record.write_rows()
-        self._timed = (0.0, self.timing["training_seconds"])
+        self._seconds_before = (0.0, self.timing["training_seconds"])
 
     def _description(self, record: Record) -> dict[str, Any]:
         cell, i = self.cell, self.records.index(record)
@@ -295,7 +303,7 @@ def evaluate_stored(folder: Path, episodes: int | None = None) -> StoredEvaluati
     config, task, stack = configured(run["algorithm"], protocol.steps), Task(**run["task"]), run["stack"]
     if settings_hash(config, protocol, stack) != run["config_hash"]:
         raise UserError(f"the settings of {run['algorithm']} have changed since {folder} was run")
-    # as many networks as in the run: the rounding of a batched product depends on their number
+    # the number of networks is the run's: the rounding of a batched product depends on it
     agent = config.agent(task, [torch.Generator() for _ in range(stack)])
     restore_agent(agent, [content["state"]["agent"]] * stack)
     with closing(Evaluator(task, [run["seed"]] * stack, episodes or protocol.evaluate_episodes)) as evaluator:

@@ -25,11 +25,11 @@ from offline_gntd.transitions import Sampler, Transitions, from_rows
 DataSource = Dataset | OnlineEnv
 ACTION_TOLERANCE = 1e-3  # stored actions may exceed [−1, 1] by this, because of rounding
 
-State = dict[str, dict[str, Tensor]]  # of one seed: agent, batches, generator
+State = dict[str, dict[str, Tensor]]  # one seed's agent, batches and generator
 
 
 class StateMismatch(Unreadable):
-    """A stored state is not that of the agent."""
+    """A stored state does not fit the agent."""
 
 
 class Training:
@@ -42,13 +42,14 @@ class Training:
         self.batches = batches_of(sources, config, seeds, self.generators)
         self.agent = config.agent(self.task, self.generators, self.batches.statistics)
         self.step = 0
-        self.last: dict[str, Tensor] = {}  # the metrics that the last update returned
+        self.last_metrics: dict[str, Tensor] = {}  # what the last update returned
 
     def train(self, until: int) -> None:
         """The training loop: one batch and one update per step."""
         while self.step < until:
             batch = self.batches.batch(self.agent)
-            self.last = {} if batch is None else self.agent.update(batch)
+            # an online algorithm has no batch during its random steps
+            self.last_metrics = {} if batch is None else self.agent.update(batch)
             self.step += 1
         if self.device != "cpu":
             torch.cuda.synchronize()
@@ -60,8 +61,8 @@ class Training:
 
     @torch.no_grad()
     def metrics(self) -> dict[str, Tensor]:
-        """By name, for every seed: means over the last batch, and what the agent measures over its data."""
-        means = {name: values.reshape(len(values), -1).mean(1) for name, values in self.last.items()}
+        """Metrics [seeds] by name: means over the last update's batch, and those that the agent measures."""
+        means = {name: values.reshape(len(values), -1).mean(1) for name, values in self.last_metrics.items()}
         return means | self.agent.measure(self.batches.transitions)
 
     def state(self, i: int) -> State:
@@ -81,8 +82,8 @@ class Training:
 
     def check_restorable(self) -> None:
         """Raise StateMismatch if an agent restored from this one's state would not be the same."""
-        twin = self.config.agent(self.task, [torch.Generator(self.device) for _ in self.generators])
-        restore_agent(twin, [self.state(i)["agent"] for i in range(len(self.generators))])
+        restored = self.config.agent(self.task, [torch.Generator(self.device) for _ in self.generators])
+        restore_agent(restored, [self.state(i)["agent"] for i in range(len(self.generators))])
 
     def close(self) -> None:
         self.batches.close()
@@ -285,7 +286,7 @@ def check_compatible(config: Any, source: DataSource) -> None:
     environment = make(source.task.env_id, **source.task.env_options)
     space = environment.action_space
     environment.close()
-    assert isinstance(space, gymnasium.spaces.Box)  # a continuous task has no other
+    assert isinstance(space, gymnasium.spaces.Box)  # the only space of continuous tasks
     if np.abs(space.high - 1).max() + np.abs(space.low + 1).max() > 0:
         raise UserError(
             f"{source.task.env_id} takes actions from {np.min(space.low):g} to {np.max(space.high):g}; "

@@ -1,4 +1,4 @@
-"""A value network and its step: the semi-gradient (TD), or preconditioned by Gauss-Newton (GNTD)."""
+"""Value networks that step along the semi-gradient (TD) or the Gauss-Newton direction (GNTD)."""
 
 import time
 
@@ -17,8 +17,9 @@ RATIO_EVERY = 20  # updates between two measurements of ‖d‖ / ‖gradient‖
 class Critic(Learner):
     """Q-networks that step along a direction d.
 
-    d is the semi-gradient g = E[δ ∇Q] (TD), with `kfac` preconditioned by Kronecker factors (Algorithm 3),
-    with `exact_damping` ω the exact (H + ωI)⁻¹ g (Algorithm 1). The optimiser takes d as its gradient.
+    d is the semi-gradient g = E[δ ∇Q] (TD), with `kfac` g preconditioned by Kronecker factors (Algorithm 3),
+    with `exact_damping` ω the exact (H + ωI)⁻¹ g (Algorithm 1), H = E[∇Q ∇Qᵀ].
+    The optimiser takes d as its gradient.
     """
 
     def __init__(
@@ -45,25 +46,26 @@ class Critic(Learner):
         dq_doutput      [*stack, batch, fan_out]; 1 where Q is the only output
         extra_gradient  [*stack, parameters], of other terms of the loss; preconditioned with the rest
         """
-        self.tape.backward(dq_doutput)  # of Q itself, so that q_l is what P and G are made of
-        if self.exact_damping is not None:
+        self.tape.backward(dq_doutput)  # from Q, not from the loss: q_l = ∂Q/∂h_l
+        if self.exact_damping is not None:  # with these weights the semi-gradient is d
             dloss_dq = gauss_newton_weights(self.tape, dloss_dq, self.exact_damping)
-        began = time.perf_counter()
-        if self.factors:
+        start = time.perf_counter()
+        if self.factors:  # before parameter_grad, which overwrites q_l
             self.factors.update(self.tape.inputs, self.tape.grad_outputs)
-        self.curvature_seconds += time.perf_counter() - began
+        self.curvature_seconds += time.perf_counter() - start
         self.tape.parameter_grad(self.gradient, dloss_dq)  # the semi-gradient g
         if extra_gradient is not None:
             self.gradient += extra_gradient
         if self.optimiser.config.max_grad_norm is not None:
             clip_grad_norm(self.gradient, self.optimiser.config.max_grad_norm)
-        began = time.perf_counter()
+        start = time.perf_counter()
         if self.factors:
             self._precondition(self.factors)  # g becomes d
-        self.curvature_seconds += time.perf_counter() - began
-        self.step()
+        self.curvature_seconds += time.perf_counter() - start
+        self.step()  # θ ← θ − β d, or Adam with d as its gradient
 
     def _precondition(self, factors: KroneckerFactors) -> None:
+        """Replace self.gradient by d; at every RATIO_EVERY-th update, measure step_ratio."""
         layers = self.network.views(self.gradient)
         if int(factors.updates) % RATIO_EVERY != 1:
             factors.precondition(layers)
@@ -73,7 +75,7 @@ class Critic(Learner):
         torch.div(self.gradient.flatten(1).norm(dim=1), before, out=self.step_ratio)
 
     def diagnostics(self) -> dict[str, Tensor]:
-        """Metrics of K-FAC per seed; none without it."""
+        """Metrics of K-FAC per seed; empty without it."""
         if not self.factors:
             return {}
         seconds = torch.full_like(self.step_ratio, self.curvature_seconds)

@@ -22,7 +22,8 @@ def direction(J: Tensor, residual: Tensor, damping: float) -> Tensor:
 
 
 def gauss_newton_weights(tape: Tape, residual: Tensor, damping: float) -> Tensor:
-    """y = (JJᵀ/N + ωI)⁻¹ δ for residual [*stack, N]: the exact d is Jᵀy/N, an ordinary gradient.
+    """y = (JJᵀ/N + ωI)⁻¹ δ for residual [*stack, N]: the exact d is Jᵀy/N, the gradient
+    with sample weights y/N.
 
     JJᵀ = Σ_l (p̄_l p̄_lᵀ) ⊙ (q_l q_lᵀ) needs no Jacobian, so the exact step costs an N × N solve.
     """

@@ -13,7 +13,7 @@ from offline_gntd.nn.kfac import KFAC, KroneckerFactors
 
 
 class GaussNewton:
-    """Steps the parameters of a critic; takes the place of its optimiser.
+    """An optimiser for the parameters of a critic.
 
         optimiser = GaussNewton(critic, lr=3e-4, damping=0.25)
         ...
@@ -59,13 +59,14 @@ class GaussNewton:
         self.step_ratio = torch.zeros(1, device=self.parameters[0].device)  # ‖d‖ / ‖gradient‖
         self.curvature_seconds = 0.0  # spent on curvature in this process
         self.seen: dict[nn.Linear, tuple[Tensor, Tensor]] = {}  # input and output in the last forward pass
-        self.shared = False
+        self.shared = False  # whether that pass used a layer twice
         self._watch(critic)
 
     def _watch(self, critic: nn.Module) -> None:
         """Record every layer's input and output in each forward pass of the critic.
 
-        The hooks are functions, which copy.deepcopy(critic) does not copy: a target network is not recorded.
+        copy.deepcopy(critic) keeps these hooks, but they ignore the layers of the copy, so a target
+        network is not recorded.
         """
 
         def begin(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -97,17 +98,17 @@ class GaussNewton:
             )
         if isinstance(outputs, Tensor):
             outputs = [outputs]
-        began = time.perf_counter()
+        start = time.perf_counter()
         self.factors.update(*(self._samples(outputs) if self.factors.due else ([], [])))
-        self.curvature_seconds += time.perf_counter() - began
+        self.curvature_seconds += time.perf_counter() - start
         self.optimiser.zero_grad()
         loss.backward()
         if self.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
-        began = time.perf_counter()
+        start = time.perf_counter()
         with torch.no_grad():
             self._precondition()
-        self.curvature_seconds += time.perf_counter() - began
+        self.curvature_seconds += time.perf_counter() - start
         self.optimiser.step()
         self._forget()
 
@@ -140,7 +141,7 @@ class GaussNewton:
         return {"factors": self.factors.state_dict(), "optimiser": self.optimiser.state_dict()}
 
     def live_tensors(self) -> dict[str, Tensor]:
-        """The tensors themselves, not copies, that the next step depends on, but for Adam's."""
+        """The tensors themselves, not copies, that the next step depends on, except Adam's."""
         factors = self.factors
         tensors = {"updates": factors.updates, "boost": factors.boost, "failures": factors.failures}
         for name in ("P", "G", "P_inverse", "G_inverse"):

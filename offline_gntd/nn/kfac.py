@@ -17,7 +17,7 @@ from offline_gntd.nn.linalg import damped_inverse, matmul, update_second_moment
 
 @dataclass(frozen=True)
 class KFAC:
-    """Settings. The defaults are those of the paper's authors, except damping, which is the paper's."""
+    """Settings. The defaults are from the authors' code, except damping, which is from the paper."""
 
     damping: float = 0.25  # ω, split between the two factors
     ema_decay: float = 0.9  # weight of the old value in the averaged factors; 1 − η in the paper
@@ -53,17 +53,17 @@ class KroneckerFactors:
         self.G = [torch.eye(w.shape[-1], device=device).repeat(networks, 1, 1) for w in layers]
         self.P_inverse = [torch.zeros_like(P) for P in self.P]
         self.G_inverse = [torch.zeros_like(G) for G in self.G]
-        self.P_inverse_g = [torch.empty_like(w.flatten(0, -3)) for w in layers]  # scratch memory
+        self.P_inverse_g = [torch.empty_like(w.flatten(0, -3)) for w in layers]  # buffer of `precondition`
         self.boost = torch.ones(networks, len(layers), device=device)  # a layer's damping / ω
         self.failures = torch.zeros_like(self.boost)
 
     @property
     def due(self) -> bool:
-        """Whether the next `update` averages its batch into the factors; if not, it ignores its arguments."""
+        """Whether the next `update` uses its batch; if not, its arguments are ignored."""
         return int(self.updates) % self.config.factor_every == 0
 
     def update(self, inputs: Sequence[Tensor], grad_outputs: Sequence[Tensor]) -> None:
-        """Average a batch into the factors at every `factor_every`-th call, and renew the inverses at every
+        """Average a batch into the factors at every `factor_every`-th call; compute the inverses at every
         `inverse_every`-th.
 
         inputs        p̄ of every layer [networks, batch, fan_in + 1]

@@ -1,4 +1,4 @@
-"""A stack of networks with what it takes to train it, and its Polyak-averaged copy."""
+"""Networks with their tape, gradient and optimiser; target networks, their Polyak-averaged copies."""
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class Learner:
 
 
 class Target(Tape):
-    """A Polyak-averaged copy of networks."""
+    """A Polyak-averaged copy of networks, evaluated by `forward` as a tape is."""
 
     def __init__(self, network: MLP, batch: int):
         super().__init__(network.copy(), batch)

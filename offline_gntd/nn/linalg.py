@@ -8,7 +8,7 @@ FEW_COLUMNS = 16  # below this, torch.bmm on a CPU is several times faster for t
 
 def matmul(a: Tensor, b: Tensor, out: Tensor) -> None:
     """out ← a @ b. A bfloat16 product may be written to a float32 `out`."""
-    if a.shape[-1] == 1:
+    if a.shape[-1] == 1:  # an outer product
         torch.mul(a, b, out=out)
     elif b.shape[-1] < FEW_COLUMNS:
         out.copy_(torch.bmm(b.mT, a.mT).mT)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from offline_gntd.nn.linalg import matmul
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of a tape's products
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # dtype of a tape's matrix products
 
 
 class MLP:
@@ -74,8 +74,8 @@ class Tape:
     grad_outputs[l]  q_l = ∂output/∂h_l      [networks, batch, fan_out], h_l the layer's output before ReLU
 
     `networks` is the product of the stack's dimensions. The next pass overwrites what a pass returned. With
-    precision bfloat16 the buffers and the weights multiplied by are bfloat16; what goes in and comes out
-    (outputs, gradients) is float32.
+    precision bfloat16 the buffers and a copy of the weights are bfloat16; arguments and results (outputs,
+    gradients) are float32.
     """
 
     def __init__(self, network: MLP, batch: int):

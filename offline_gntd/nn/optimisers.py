@@ -21,7 +21,7 @@ class Optimiser:
     beta1: float = 0.9  # decay of Adam's mean
     beta2: float = 0.999  # decay of Adam's mean square
     eps: float = 1e-8
-    bias_correction: bool = True  # of Adam's two means
+    bias_correction: bool = True  # whether Adam corrects the bias of its two means
     max_grad_norm: float | None = None  # limit on each network's gradient norm, before preconditioning
     max_step_rms: float | None = None  # limit on the root mean square of each network's step / learning rate
 

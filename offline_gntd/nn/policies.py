@@ -34,7 +34,7 @@ class Gaussian(NamedTuple):
     in_range: Tensor  # where log_std is not clipped, and therefore has a gradient
 
     @classmethod
-    def of(cls, output: Tensor) -> "Gaussian":
+    def from_output(cls, output: Tensor) -> "Gaussian":
         """From a network's outputs [seeds, batch, 2 · action_dim]."""
         mean, log_std = output.clone().chunk(2, -1)
         in_range = (log_std >= LOG_STD_RANGE[0]) & (log_std <= LOG_STD_RANGE[1])

@@ -88,12 +88,12 @@ def _prepare() -> None:
 
 def make(measurement: Measurement) -> None:
     """Compute a measurement and write its file."""
-    began = time.process_time()
+    start = time.process_time()
     measured = [(quantity, k, values.tolist()) for quantity, k, values in measurement.measure()]
     metadata = {
         "kind": type(measurement).__name__,
         "settings": to_dict(measurement),
-        "cpu_seconds": time.process_time() - began,
+        "cpu_seconds": time.process_time() - start,
         "versions": versions.versions(),
         "commit": versions.commit(),
         "machine": versions.machine(),

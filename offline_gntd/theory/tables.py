@@ -95,7 +95,7 @@ class Line(NamedTuple):
 
 
 class Unmeasured(NamedTuple):
-    """A missing measurement, and the setting whose rows need it."""
+    """A missing measurement, and the setting that needs it."""
 
     cell: str
     measurement: Measurement
@@ -141,7 +141,7 @@ def long(method: str, **settings) -> dict:
 
 
 def short(swept: str = "", **settings) -> dict:
-    """Settings that select the short trials: the usual ones but for `settings` and the swept field."""
+    """Settings that select the short trials: the usual ones except for `settings` and the swept field."""
     usual = {name: getattr(USUAL, name) for name in ("method", "samples", "step", "damping", "width")}
     chosen = usual | {"realisable": True, "iterations": runner.SHORT} | settings
     return {name: value for name, value in chosen.items() if name != swept}
@@ -241,7 +241,7 @@ def lines(measured: pd.DataFrame, without: Collection[str] = ()) -> Iterator[Lin
 
 
 def setting_of(measurement: Measurement) -> str:
-    """The setting in whose rows a measurement is used."""
+    """The setting that uses a measurement in its rows."""
     if isinstance(measurement, Trial):
         return f"{THEOREMS[measurement.setting].name}, {measurement.problem}"
     return f"{measurement.depth} × {measurement.width} hidden units, ω = {measurement.damping:g}"
