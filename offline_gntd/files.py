@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,11 @@ def parse_json(text: Any) -> Any:
         raise ValueError("its brackets are nested too deeply") from error
     except TypeError as error:
         raise ValueError(f"it is not text but {type(text).__name__}") from error
+
+
+def listing(paths: Sequence[Path]) -> str:
+    """Files of one folder in one line: analysis: first.md, first.tex"""
+    return f"{paths[0].parent}: {', '.join(path.name for path in paths)}"
 
 
 def duration(seconds: float | None) -> str:

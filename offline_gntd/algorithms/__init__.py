@@ -42,6 +42,12 @@ def catalogue() -> dict[str, Preset]:
     for name, entry in own.items():
         if not isinstance(entry, Preset):
             raise UserError(f"PRESETS[{name!r}] must be a Preset, not {type(entry).__name__}")
+        for attribute in ("agent", "batch_size", "discrete"):
+            if not hasattr(entry.config, attribute):
+                raise UserError(
+                    f"PRESETS[{name!r}]: {type(entry.config).__name__} has no {attribute!r}; a config needs "
+                    "batch_size, discrete (True or False) and agent(self, *args)"
+                )
     return CATALOGUE | own
 
 

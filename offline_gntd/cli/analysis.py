@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from offline_gntd.analysis import FIGURES, TABLES
+from offline_gntd.files import listing
 
 FORMATS = ("md", "tex", "csv", "html")
 
@@ -67,7 +68,7 @@ def table(args: argparse.Namespace) -> int:
     names += ["without", "allow_mixed_data"]
     made = render.table(**{name: getattr(args, name) for name in names})
     print(made.text(args.format), flush=True)  # before it is written: the folder may be read-only
-    print("written: " + ", ".join(map(str, render.write(made))), file=sys.stderr)
+    print(f"written to {listing(render.write(made))}", file=sys.stderr)
     for run in made.missing:
         print(f"missing: {run}", file=sys.stderr)
     return 1 if made.missing else 0
@@ -77,7 +78,7 @@ def figure(args: argparse.Namespace) -> None:
     from offline_gntd.analysis import render
 
     written = render.figure(args.experiment, args.kind, args.columns, args.allow_mixed_data)
-    print("written: " + ", ".join(map(str, written)))
+    print(f"written to {listing(written)}")
 
 
 def explain(args: argparse.Namespace) -> None:

@@ -158,7 +158,13 @@ def _build_body(
     total = len(splits.policies_of(names)) * spec.size.rolled_out
     if any(LOCAL_SPLITS[name].trained for name in names):
         total += spec.size.training.steps
-    style = {"desc": spec.body, "unit": "step", "unit_scale": True, "position": position, "disable": quiet}
+    style = {
+        "desc": spec.body,
+        "unit": "step",
+        "unit_scale": True,
+        "position": position,
+        "disable": quiet or None,
+    }
     with tqdm(total=total, **style) as bar:
 
         def report(state: str, steps: int) -> None:

@@ -65,6 +65,8 @@ class Tally:
 
     def summary(self) -> str:
         counts = f"{self.ended_count} of {len(self.forecast.cells)} ended, {self.forecast.done_share:.0%}"
+        if self.ended_count == len(self.forecast.cells):
+            return counts
         return f"{counts}, {duration(self.forecast.seconds_left())} left"
 
 
