@@ -114,7 +114,8 @@ class LineDisplay:
 
     def ended(self, result: JobResult) -> None:
         self.tally.add(result)
-        parts = [f"{result.kind}: {result.cell}", self.tally.score(result.cell), self.tally.summary()]
+        kind = "failed" if result.kind in ("refused", "lost") else result.kind
+        parts = [f"{kind}: {result.cell}", self.tally.score(result.cell), self.tally.summary()]
         self.line("; ".join(part for part in parts if part))
 
     def line(self, text: str) -> None:
