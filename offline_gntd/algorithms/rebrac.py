@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from offline_gntd import checks
 from offline_gntd.algorithms.agent import Preset
-from offline_gntd.algorithms.autograd import AutogradAgent, Losses
+from offline_gntd.algorithms.autograd import AutogradAgent, Losses, SeedStack
 from offline_gntd.algorithms.bellman import bellman_target
-from offline_gntd.algorithms.seed_stack import SeedStack
 from offline_gntd.nn.gauss_newton import GaussNewton
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.tasks import Task
