@@ -124,7 +124,7 @@ def _run(
     with trackers.open_trackers(options.trackers) as tracking:
         try:
             run.execute(report_progress, stop, options.checkpoint_seconds)
-        except (UserError, OSError, MemoryError):
+        except (UserError, OSError, MemoryError, Locked, Stopped):
             raise
         except Exception as error:
             if not run.evaluated and _is_users(cell.config):
