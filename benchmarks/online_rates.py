@@ -9,10 +9,10 @@ import sys
 import time
 
 from offline_gntd import processes
+from offline_gntd.collection.online import VectorCollector
 from offline_gntd.collection.training import OnlineTraining, TrainingSettings
-from offline_gntd.collection.vector_collector import VectorCollector
-from offline_gntd.locomotion import LOCOMOTION
-from offline_gntd.nn.noise import uniform
+from offline_gntd.nn.policies import uniform
+from offline_gntd.tasks import LOCOMOTION
 from offline_gntd.transitions import Sampler
 
 STEPS = 1_000  # measured

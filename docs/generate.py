@@ -10,6 +10,7 @@ from what this makes. FUNCTIONS are those that templates can call.
 import contextlib
 import csv
 import functools
+import inspect
 import json
 import math
 import os
@@ -19,17 +20,20 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 import pandas as pd
 
 import offline_gntd
-from offline_gntd.analysis import render
-from offline_gntd.analysis.statistics import Estimate
-from offline_gntd.analysis.table import Cell, Table, minus, number, tenths, whole
+from offline_gntd.algorithms import preset
+from offline_gntd.analysis import render, td_error
+from offline_gntd.analysis.selection import select
+from offline_gntd.analysis.statistics import SEED, Estimate, improvement
+from offline_gntd.analysis.table import Cell, Table, markdown_rows, minus, number, ratio_text, tenths, whole
 from offline_gntd.cli import parser
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions, planning, results
@@ -138,9 +142,9 @@ def provenance(experiment: str) -> str:
     return f"Made by version {listed(versions)}, {made_at}, on {listed(cpus)}."
 
 
-def size(experiment: str) -> str:
-    """5 seeds, 3,000 updates, evaluated every 30 with 20 greedy episodes"""
-    return made(f"{experiment} --allow-mixed-data").protocol.partition(". ")[0].rstrip(".")
+def protocol(experiment: str) -> str:
+    """5 seeds, 3,000 updates, evaluated every 30 with 20 episodes. Data: …"""
+    return made(f"{experiment} --allow-mixed-data").protocol
 
 
 # ---- tables and values
@@ -150,38 +154,30 @@ def size(experiment: str) -> str:
 def made(command: str) -> Table:
     """The table of `offline-gntd table COMMAND`."""
     args = parser().parse_args(["table", *shlex.split(command)])
-    names = ["experiment", "kind", "metric", "aggregate", "rows", "columns", "datasets", "algorithms"]
-    names += ["without", "allow_mixed_data"]
+    names = inspect.signature(render.table).parameters
     return render.table(**{name: getattr(args, name) for name in names})
 
 
-def table(command: str, where: str = "", columns: tuple[str, ...] = ()) -> str:
-    """A table in Markdown, with its caption and command folded below it.
-
-    where    a regular expression that the words of a row must match
-    columns  only these
-    """
+def table(command: str, columns: tuple[str, ...] = ()) -> str:
+    """A table in Markdown with its command, restricted to the given columns."""
     found = made(command)
+    for name in columns:
+        if name not in found.columns:
+            raise UserError(f"the table {command!r} has no column {name!r}, only {found.columns}")
     chosen = [i for i, name in enumerate(found.columns) if not columns or name in columns]
-    rows = [row for row in found.rows + found.foot if re.search(where, " | ".join(cell.text for cell in row))]
-    if not rows or not chosen:
-        raise UserError(f"nothing in the table {command!r} matches {where!r} and {columns}")
-    lines = [[found.columns[i] for i in chosen], ["---"] * len(chosen)]
-    lines += [[_markdown(row[i]) for i in chosen] for row in rows]
-    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return (
-        f"{text}\n\n<details><summary>What the columns mean, and the command</summary>\n"
-        f"<p>{_html(found.legend)}</p>\n<p><code>offline-gntd table {_html(command)}</code></p>\n</details>\n"
-    )
+    body = [[row[i] for i in chosen] for row in found.rows + found.foot]
+    return f"{markdown([found.columns[i] for i in chosen], body)}\n`offline-gntd table {command}`\n"
 
 
-def _markdown(cell: Cell) -> str:
-    text = cell.text.replace("|", "\\|")
-    return f"**{text}**" if cell.bold and text else text
+def caption(command: str) -> str:
+    """What the columns and marks of a table mean, and warnings about its runs."""
+    return made(command).explanation
 
 
-def _html(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def markdown(columns: list[str], lines: Iterable[Iterable[str | Cell]]) -> str:
+    rows = [tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in line) for line in lines]
+    separator = "| --- " * len(columns) + "|"
+    return markdown_rows(columns, rows).replace(separator, separator.replace(" ", ""), 1) + "\n"
 
 
 def rows(command: str, query: str = "") -> list[dict[str, Any]]:
@@ -223,47 +219,85 @@ def listed(names: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) if names else "none"
 
 
+# ---- verdicts, theory, costs
+
+
 def claim(experiment: str, algorithm: str, measure: str) -> dict[str, Any]:
     """One measure of the table of claims over all datasets: counts of verdicts, range of the estimates.
 
     algorithm  label of the Gauss-Newton algorithm
     """
-    found = [
-        line
-        for line in rows(f"{experiment} --kind claims")
-        if line["algorithm"] == algorithm and line["measure"] == measure
-    ]
+    is_ratio = td_error.MEASURES[measure].ratio
+    query = f"algorithm == {algorithm!r} and measure == {measure!r}"
+    found = rows(f"{experiment} --kind claims", query)
     verdicts = [line["verdict"] for line in found]
     estimates = [line["estimate"] for line in found if not math.isnan(line["estimate"])]
     better, worse = verdicts.count("better"), verdicts.count("worse")
     total = len(verdicts) - verdicts.count("missing")
-    ratio = bool(found) and found[0]["kind"] == "ratio"
-    written = "× {:.2f}".format if ratio else tenths
-    spread = f"{written(min(estimates))} to {written(max(estimates))}" if estimates else "not measured"
     return {
-        "lines": found,
         "better": better,
         "worse": worse,
         "total": total,
-        "range": spread,
+        "range": spread(estimates, (lambda value: f"× {ratio_text(value)}") if is_ratio else tenths),
         "verdict": verdict(better, worse, total),
     }
 
 
-def claims_grid(experiment: str, algorithm: str) -> str:
-    """One Gauss-Newton algorithm against its baseline: datasets × measures."""
+def spread(values: list[float], written: Callable[[float], str] = tenths) -> str:
+    return f"{written(min(values))} to {written(max(values))}" if values else "not measured"
+
+
+def probability(experiment: str, algorithm: str, measure: str) -> str:
+    """P(a run of a Gauss-Newton algorithm is better than one of its baseline on a random dataset).
+
+    A run that does not reach the threshold is worse than one that does."""
+    runs = td_error.per_seed(select(experiment, allow_mixed_data=True))
+    values = runs[measure.removesuffix("_counted")]
+    if measure.endswith("_counted"):
+        values = values.fillna(math.inf)
+    runs = runs.assign(value=-values if td_error.MEASURES[measure].less else values)
+    x, y = (
+        runs[runs["label"] == label]
+        .pivot(index="seed", columns="dataset", values="value")
+        .dropna()
+        .to_numpy()
+        for label in (algorithm, td_error.baseline_of(algorithm))
+    )
+    return improvement(x, y, np.random.default_rng(SEED)).text("{:.2f}".format)
+
+
+def claims_grid(experiment: str) -> str:
+    """Gauss-Newton algorithms against their baselines: one row per dataset, a column per measure."""
     found = made(f"{experiment} --kind claims")
-    texts: dict[str, dict[str, str]] = {}
+    shown = found.columns.index("difference or ratio")
+    texts: dict[tuple[str, str], dict[str, str]] = {}
     for line, cells in zip(found.long.to_dict("records"), found.rows, strict=True):
-        if line["algorithm"] == algorithm:
-            shown = cells[found.columns.index("difference or ratio")].text
-            clear_cut = line["verdict"] in ("better", "worse")
-            text = f"**{shown}** {line['verdict']}" if clear_cut else shown
-            texts.setdefault(line["dataset"], {})[cells[found.columns.index("measure")].text] = text
+        clear_cut = line["verdict"] in ("better", "worse")
+        text = f"**{cells[shown].text}** {line['verdict']}" if clear_cut else cells[shown].text
+        texts.setdefault((cells[1].text, line["dataset"]), {})[cells[2].text] = text
     measures = list(next(iter(texts.values())))
-    lines = [["dataset", *measures], ["---"] * (1 + len(measures))]
-    lines += [[dataset, *(row[name] for name in measures)] for dataset, row in texts.items()]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    lines = [
+        (*key, *(texts[key][name] for name in measures)) for key in sorted(texts, key=lambda key: key[0])
+    ]
+    text = markdown(["algorithms", "dataset", *measures], lines)
+    return f"{text}\n`offline-gntd table {experiment} --kind claims`\n"
+
+
+def theory(columns: dict[str, str], where: str = "") -> str:
+    """Measurements of the theory by setting: value [interval], and a prediction in parentheses.
+
+    columns  heading: quantity
+    where    a regular expression that the setting must match
+    """
+    texts: dict[str, dict[str, str]] = {}
+    for setting, quantity, predicted, measured, interval in (
+        [cell.text for cell in row] for row in made("theory").rows
+    ):
+        if quantity in columns.values() and re.search(where, setting):
+            shown = f"{measured} {interval}" + ("" if predicted == "—" else f" ({predicted})")
+            texts.setdefault(setting, {})[quantity] = shown
+    lines = [(name, *(found.get(each, "—") for each in columns.values())) for name, found in texts.items()]
+    return markdown(["setting", *columns], lines)
 
 
 def verdict(better: int, worse: int, total: int) -> str:
@@ -271,84 +305,57 @@ def verdict(better: int, worse: int, total: int) -> str:
         return "not measured"
     if better == total:
         return f"**holds** on {better} of {total}"
+    if not better and not worse:
+        return "**not shown**: no clear difference"
     if not better:
-        return (
-            f"**does not hold**: worse on {worse} of {total}"
-            if worse
-            else "**not shown**: no clear difference"
-        )
+        return f"**does not hold**: worse on {worse} of {total}"
     return f"**partly**: better on {better}, worse on {worse} of {total}"
 
 
 def cost_per_update(experiments: list[str]) -> str:
     """CPU seconds of 1,000 updates by algorithm, and their ratio to those of the baseline."""
-    seconds: dict[str, dict[str, list[float]]] = {}
-    for experiment in experiments:
-        found = results.read_exported(experiment)
-        for run in found.runs.to_dict("records") if found else []:
-            if run["status"] == "done":
-                by_dataset = seconds.setdefault(run["label"], {})
-                by_dataset.setdefault(run["dataset"], []).append(
-                    1000 * run["training_cpu_seconds"] / run["steps"]
-                )
-    lines = [
-        "| algorithm | CPU seconds per 1,000 updates: median [range] | × baseline, median over datasets |"
-    ]
-    lines += ["|---|---|---|"]
-    for label, by_dataset in seconds.items():
-        values = [value for group in by_dataset.values() for value in group]
-        baseline = seconds.get(baseline_of(label), {})
-        ratios = [
-            statistics.median(group) / statistics.median(baseline[dataset])
-            for dataset, group in by_dataset.items()
-            if dataset in baseline and baseline_of(label) != label
-        ]
-        shown = f"{statistics.median(ratios):.2f}" if ratios else ""
-        spread = f"{number(statistics.median(values))} [{number(min(values))}, {number(max(values))}]"
-        lines.append(f"| {label} | {spread} | {shown} |")
-    return "\n".join(lines) + "\n"
-
-
-def baseline_of(label: str) -> str:
-    return re.sub(r"\bGN-?", "", label, count=1)
+    found = [each.runs for name in experiments if (each := results.read_exported(name))]
+    runs = pd.concat(found).query("status == 'done'")
+    runs = runs.assign(rate=1000 * runs["training_cpu_seconds"] / runs["steps"])
+    medians = runs.groupby(["label", "dataset"], sort=False)["rate"].median().unstack()
+    lines = []
+    for label, rates in runs.groupby("label", sort=False)["rate"]:
+        baseline, ratio = td_error.baseline_of(label), ""
+        if baseline != label and baseline in medians.index:
+            ratio = f"{(medians.loc[label] / medians.loc[baseline]).median():.2f}"
+        shown = f"{number(rates.median())} [{number(rates.min())}, {number(rates.max())}]"
+        lines.append((label, shown, ratio))
+    return markdown(["algorithm", "CPU seconds per 1,000 updates: median [range]", "× baseline"], lines)
 
 
 def cost_ratio(experiment: str, algorithm: str, baseline: str) -> str:
-    """Ratio of the CPU seconds of an update over the datasets on which the same commit ran both."""
+    """CPU seconds of an update relative to the baseline's, median (range) over the datasets on which the same
+    commit ran both."""
     found = results.read_exported(experiment)
     assert found is not None
     runs = found.runs.assign(rate=found.runs["training_cpu_seconds"] / found.runs["steps"])
     groups = runs.groupby(["dataset", "algorithm"])
     rates, commits = groups["rate"].median().unstack(), groups["commit"].agg(set).unstack()
     ratios = (rates[algorithm] / rates[baseline])[commits[algorithm] == commits[baseline]].dropna()
-    which = (
-        f"{len(ratios)} of {len(rates)} datasets" if len(ratios) < len(rates) else f"{len(ratios)} datasets"
-    )
-    return f"{ratios.median():.2f} (median over {which}; {ratios.min():.2f} to {ratios.max():.2f})"
+    return f"× {ratios.median():.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
 
 
 def full_size(experiment: str, cores: tuple[int, ...]) -> str:
     """Time of a built-in experiment by `--dry-run`, one line per algorithm and one for all of them."""
     whole_grid = definitions.BUILT_IN[experiment]
-    head = ["algorithm", "one run", "all runs: core-hours", *(f"{count} cores" for count in cores)]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = []
     for names in [*((name,) for name in whole_grid.algorithms), whole_grid.algorithms]:
         grid = definitions.Experiment(
             f"{experiment}-cost", whole_grid.datasets, names, whole_grid.seeds, whole_grid.protocol
         )
         forecasts = [planning.preview(grid, count, measure=False) for count in cores]
         seconds = [value for value in forecasts[0].seconds.values() if value is not None]
-        title = render_label(names[0]) if len(names) == 1 else "all"
+        title = preset(names[0]).label if len(names) == 1 else "all"
         one = duration(statistics.median(seconds)) if len(names) == 1 and seconds else ""
         walls = [duration(forecast.wall) if seconds else "not measured" for forecast in forecasts]
-        lines.append("| " + " | ".join([title, one, f"{sum(seconds) / 3600:,.0f}", *walls]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def render_label(algorithm: str) -> str:
-    from offline_gntd.algorithms import preset
-
-    return preset(algorithm).label
+        lines.append((title, one, f"{sum(seconds) / 3600:,.0f}", *walls))
+    head = ["algorithm", "one run", "all runs: core-hours", *(f"{count} cores" for count in cores)]
+    return markdown(head, lines)
 
 
 def image(experiment: str, kind: str, caption: str) -> str:
@@ -359,26 +366,9 @@ def image(experiment: str, kind: str, caption: str) -> str:
 
 
 FUNCTIONS = (
-    claim,
-    claims_grid,
-    clear,
-    cost_per_update,
-    cost_ratio,
-    estimate,
-    exists,
-    exported,
-    full_size,
-    image,
-    listed,
-    outdated,
-    provenance,
-    row,
-    rows,
-    short,
-    size,
-    table,
-    verdict,
-)
+    caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate, exists, exported, full_size,
+    image, listed, outdated, probability, protocol, provenance, rows, spread, table, theory, verdict,
+)  # fmt: skip
 
 
 # ---- README
@@ -388,24 +378,28 @@ def headline(experiment: str) -> str:
     """GNDQN against DQN on every dataset of Table 1, short enough for the README."""
     lines = rows(f"{experiment} --kind claims", "algorithm == 'GNDQN'")
     found = pd.DataFrame(lines).set_index(["dataset", "measure"])
-    text = [
-        "| dataset | updates to threshold: DQN | GNDQN | ratio [95 % interval] | final return: DQN | GNDQN |",
-        "|---|---|---|---|---|---|",
-    ]
+    table_lines = []
     for dataset in dict.fromkeys(line["dataset"] for line in lines):
         updates, final = found.loc[dataset, "updates_counted"], found.loc[dataset, "final_return"]
         ratio = Estimate(updates["estimate"], updates["low"], updates["high"]).text("{:.2f}".format)
-        cells = [dataset, _reached(updates, "baseline_"), _reached(updates, ""), ratio]
-        cells += [tenths(final["baseline_value"]), tenths(final["value"])]
-        text.append("| " + " | ".join(cells) + " |")
-    found_updates = claim(experiment, "GNDQN", "updates_counted")
-    counts = (
-        f"GNDQN needs clearly fewer updates on {found_updates['better']} of {found_updates['total']} datasets"
+        returns = (tenths(final["baseline_value"]), tenths(final["value"]))
+        table_lines.append((dataset, _reached(updates, "baseline_"), _reached(updates, ""), ratio, *returns))
+    updates = claim(experiment, "GNDQN", "updates_counted")
+    versions = list(dict.fromkeys(line["version"] for line in _versions(experiment)))
+    size = protocol(experiment).partition(". ")[0]
+    head = [
+        "dataset",
+        "updates to threshold: DQN",
+        "GNDQN",
+        "ratio [95 % interval]",
+        "final return: DQN",
+        "GNDQN",
+    ]
+    return (
+        f"{markdown(head, table_lines)}\nGNDQN needs clearly fewer updates on {updates['better']} of "
+        f"{updates['total']} datasets and more on {updates['worse']}. {size}; version {listed(versions)}.\n"
+        "Threshold: first evaluation at 400 (CartPole) or −100 (Acrobot); ≥: not all seeds reach it.\n"
     )
-    by = list(dict.fromkeys(row["version"] for row in _versions(experiment)))
-    note = f"{counts} and more on {found_updates['worse']}. {size(experiment)}; version {listed(by)}.\n"
-    note += "Threshold: first evaluation at 400 (CartPole) or −100 (Acrobot); ≥: not all seeds reach it."
-    return "\n".join(text) + f"\n\n{note}\n"
 
 
 def _reached(line: pd.Series, prefix: str) -> str:
@@ -417,8 +411,6 @@ def draw_hero(path: Path, experiment: str = "table1-authors", dataset: str = "ca
     """Learning curves of DQN and GNDQN on one dataset; the title says when they reach the threshold."""
     from matplotlib import pyplot
 
-    from offline_gntd.analysis.td_error import THRESHOLDS
-
     found = results.read_exported(experiment)
     assert found is not None
     curves = found.evaluations[found.evaluations["dataset"] == dataset]
@@ -427,15 +419,9 @@ def draw_hero(path: Path, experiment: str = "table1-authors", dataset: str = "ca
         runs = curves[curves["algorithm"] == algorithm].pivot(index="step", columns="seed", values="return")
         mean, std = runs.mean(axis=1), runs.std(axis=1)
         axes.plot(mean.index, mean, color=colour, linewidth=2.5, label=label)
-        axes.fill_between(
-            mean.index,
-            (mean - std).clip(0),
-            (mean + std).clip(upper=500),
-            color=colour,
-            alpha=0.18,
-            linewidth=0,
-        )
-    axes.axhline(THRESHOLDS["CartPole-v1"], color="black", linewidth=0.8, linestyle=":")
+        low, high = (mean - std).clip(0), (mean + std).clip(upper=500)
+        axes.fill_between(mean.index, low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.axhline(td_error.THRESHOLDS["CartPole-v1"], color="black", linewidth=0.8, linestyle=":")
     line = row(
         f"{experiment} --kind claims",
         f"dataset == {dataset!r} and algorithm == 'GNDQN' and measure == 'updates_counted'",
@@ -448,10 +434,7 @@ def draw_hero(path: Path, experiment: str = "table1-authors", dataset: str = "ca
     )
     axes.set(xlabel="updates", ylabel="return (CartPole, replay data)", xlim=(0, None), ylim=(0, 510))
     if outdated(experiment):
-        versions = dict.fromkeys(found["version"] for found in _versions(experiment))
-        axes.set_xlabel(
-            f"updates (results of version {listed(list(versions))}, with other settings than today's)"
-        )
+        axes.set_xlabel("updates (results of an earlier version, with other settings)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper left")
     path.parent.mkdir(exist_ok=True)

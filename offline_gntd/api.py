@@ -19,14 +19,20 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from offline_gntd import processes, tensors
+from offline_gntd import processes
 from offline_gntd.algorithms import catalogue, fitted, preset
 from offline_gntd.configuration import from_dict, to_dict
 from offline_gntd.datasets import Dataset
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.evaluation import Evaluator
-from offline_gntd.experiments.sources import check_compatible, sources_of
-from offline_gntd.experiments.training import Training, agent_state, restore_agent
+from offline_gntd.experiments.training import (
+    Training,
+    agent_state,
+    check_compatible,
+    restore_agent,
+    sources_of,
+)
+from offline_gntd.files import load_tensors, save_tensors
 from offline_gntd.tasks import Task
 
 
@@ -73,11 +79,11 @@ class TrainedAgent:
             "seed": self.seed,
             "step": self.step,
         }
-        tensors.save(Path(path), content)
+        save_tensors(Path(path), content)
 
     @staticmethod
     def load(path: str | Path) -> "TrainedAgent":
-        content = tensors.load(Path(path))
+        content = load_tensors(Path(path))
         kinds = {type(entry.config).__name__: type(entry.config) for entry in catalogue().values()}
         if content["algorithm"] not in kinds:
             raise unknown("algorithm", content["algorithm"], kinds, "Import the file that defines it first.")

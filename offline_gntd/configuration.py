@@ -12,7 +12,7 @@ import types
 import typing
 from typing import Any
 
-from offline_gntd.errors import UserError, unknown
+from offline_gntd.errors import UserError, shortened, unknown
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -69,18 +69,53 @@ def replace(config: Any, path: str, text: str) -> Any:
         raise UserError(f"cannot set {path}={text}: {error}") from error
 
 
-def from_dict(kind: type, value: dict[str, Any]) -> Any:
-    """Settings of a class from the output of `to_dict`; raises UserError for unknown fields."""
+def from_dict(kind: type, value: Any, name: str = "") -> Any:
+    """Settings of a class from a dict, as `to_dict`, JSON or TOML give it.
+
+    Raises UserError for unknown fields and for values of the wrong type. `name` is that of the field that
+    holds these settings, for the error.
+    """
+    if not isinstance(value, dict):
+        raise UserError(f"{name or kind.__name__} must be a table of settings, not {shortened(value)}")
     hints = typing.get_type_hints(kind)
-    for name in set(value) - {field.name for field in dataclasses.fields(kind)}:
-        raise unknown(f"field of {kind.__name__}", name, hints)
-    fields = {}
-    for name, item in value.items():
-        parts = _parts(hints[name])
-        if parts and isinstance(item, dict):
-            item = from_dict(parts[0], item)
-        fields[name] = tuple(item) if isinstance(item, list) else item
-    return kind(**fields)
+    for field in set(value) - set(hints):
+        raise unknown(f"{kind.__name__} setting", field, hints)
+    for field in dataclasses.fields(kind):
+        required = field.default is field.default_factory is dataclasses.MISSING
+        if required and field.name not in value:
+            raise UserError(f"{kind.__name__} needs a value for {field.name}")
+    return kind(**{field: _typed(field, item, hints[field]) for field, item in value.items()})
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """A field's value from plain data: lists become tuples, dicts become settings."""
+    kind, optional = _kind(hint)
+    if value is None and optional:
+        return None
+    if _has_fields(kind):
+        return from_dict(kind, value, name)
+    container, items = typing.get_origin(kind), typing.get_args(kind)
+    if container is tuple:
+        if not isinstance(value, list | tuple):
+            words = "names" if items[0] is str else "values"
+            raise UserError(f"{name} must be a list of {words}, not {shortened(value)}")
+        return tuple(_typed(f"every item of {name}", item, items[0]) for item in value)
+    if container is dict:
+        if not isinstance(value, dict):
+            raise UserError(f"{name} must be a table, not {shortened(value)}")
+        return {key: _typed(key, item, items[1]) for key, item in value.items()}
+    legal, words = PLAIN_TYPES.get(kind, ((type(value),), ""))  # other types are not checked
+    if type(value) not in legal:
+        raise UserError(f"{name} must be {words}, not {shortened(value)}")
+    return value
+
+
+PLAIN_TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    float: ((float, int), "a number"),
+    bool: ((bool,), "true or false"),
+    str: ((str,), "text"),
+}
 
 
 def to_text(value: Any) -> str:
@@ -102,36 +137,42 @@ def _replace(config: Any, names: list[str], text: str, path: str) -> Any:
         raise unknown("field", path, _paths(type(config), prefix), list_all=True)
     if not rest:
         return dataclasses.replace(config, **{name: _parse(text, hints[name])})
-    part = getattr(config, name)
-    if part is None:
-        part = next((kind() for kind in _parts(hints[name])), None)
+    part, (kind, _) = getattr(config, name), _kind(hints[name])
+    if part is None and _has_fields(kind):
+        part = kind()
     if not dataclasses.is_dataclass(part):
-        raise UserError(f"{path.rsplit('.', len(rest))[0]!r} has no fields; set it as a whole")
+        raise UserError(f"{path.rsplit('.', len(rest))[0]!r} has no fields; set its value")
     return dataclasses.replace(config, **{name: _replace(part, rest, text, path)})
 
 
-def _paths(kind: type, prefix: str) -> list[str]:
+def _paths(settings: type, prefix: str) -> list[str]:
+    """The paths of all fields of a settings class."""
     paths = []
-    for name, hint in typing.get_type_hints(kind).items():
-        inside = [path for part in _parts(hint) for path in _paths(part, f"{prefix}{name}.")]
-        paths += [prefix + name, *inside]
+    for name, hint in typing.get_type_hints(settings).items():
+        kind, _ = _kind(hint)
+        paths.append(prefix + name)
+        paths += _paths(kind, f"{prefix}{name}.") if _has_fields(kind) else []
     return paths
 
 
-def _parts(hint: Any) -> list[type]:
-    """The settings classes among a field's types: KFAC for `KFAC | None`."""
-    options = (hint, *typing.get_args(hint))
-    return [option for option in options if isinstance(option, type) and dataclasses.is_dataclass(option)]
+def _kind(hint: Any) -> tuple[Any, bool]:
+    """The type of a field without `| None`, and whether the field may be None."""
+    union = typing.get_origin(hint) in (types.UnionType, typing.Union)  # X | None, Optional[X]
+    options = typing.get_args(hint) if union else (hint,)
+    return next(option for option in options if option is not type(None)), type(None) in options
+
+
+def _has_fields(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
 
 
 def _parse(text: str, hint: Any) -> Any:
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kind, optional = _kind(hint)
     if text.lower() == "none":
-        if type(None) in options:
+        if optional:
             return None
         raise ValueError("it cannot be none")
-    kind = next(option for option in options if option is not type(None))
-    if _parts(kind):
+    if _has_fields(kind):
         if text.lower() in ("default", "on"):
             return kind()
         raise ValueError(f"use 'on', 'none', or set its fields: {', '.join(_paths(kind, ''))}")

@@ -27,3 +27,9 @@ def shortened(value: Any, length: int = 80) -> str:
     """The repr of a value, cut to a length that fits into one line."""
     text = repr(value)
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def first_line(error: BaseException | str) -> str:
+    """The first line of an error's message; the name of its type if it has none."""
+    text = error.args[0] if isinstance(error, KeyError) and error.args else error  # str() would add quotes
+    return (str(getattr(error, "strerror", None) or text).splitlines() or [""])[0] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Gymnasium environments, made quietly, and the evaluation every score comes from."""
+"""Gymnasium environments and their tasks, and the evaluation that every score comes from."""
 
 import contextlib
 import sys
@@ -11,22 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offline_gntd.errors import UserError
-from offline_gntd.locomotion import of_environment
-from offline_gntd.tasks import Task
-from offline_gntd.vector_envs import BATCHED, BatchedEnvs, SeparateEnvs
+from offline_gntd.errors import UserError, first_line
+from offline_gntd.tasks import EPISODE_LIMIT, LOCOMOTION, Task, of_environment
 
 
 def make(env_id: str, **options: Any) -> gymnasium.Env:
-    """An environment with one vector for an observation, and no more output than errors."""
+    """An environment whose observations are vectors. Prints errors only."""
     _silence_mujoco()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # out-of-date versions are chosen on purpose
         try:
             environment = gymnasium.make(env_id, **options)
         except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"cannot make the environment {env_id!r}: {reason}") from error
+            raise UserError(f"cannot make the environment {env_id!r}: {first_line(error)}") from error
         space = environment.observation_space
         if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
             environment = gymnasium.wrappers.FlattenObservation(environment)
@@ -34,7 +31,7 @@ def make(env_id: str, **options: Any) -> gymnasium.Env:
 
 
 def task_of(env_id: str, **options: Any) -> Task:
-    """The task of any environment, its references where D4RL gives them."""
+    """The task of an environment, with D4RL's reference returns if it has any."""
     environment = make(env_id, **options)
     obs, action = environment.observation_space, environment.action_space
     environment.close()
@@ -42,10 +39,10 @@ def task_of(env_id: str, **options: Any) -> Task:
 
 
 def task_of_spaces(env_id: str, obs: Any, action: Any, options: dict[str, Any] | None = None) -> Task:
-    """The task of an environment whose spaces are known, which need not be installed."""
+    """The task of an environment with known spaces; the environment need not be installed."""
     discrete = isinstance(action, gymnasium.spaces.Discrete)
     if not discrete and not isinstance(action, gymnasium.spaces.Box):
-        raise UserError(f"{env_id} has actions of a kind no algorithm here takes: {action}")
+        raise UserError(f"{env_id} has an action space that no algorithm supports: {action}")
     known = of_environment(env_id)
     low, high, source = 0.0, 100.0, "none known: a score is the return itself"
     if known:
@@ -62,8 +59,43 @@ def task_of_spaces(env_id: str, obs: Any, action: Any, options: dict[str, Any] |
     )
 
 
+def task_named(env: str) -> tuple[Task, int | None]:
+    """The task and the episode limit of a MuJoCo body (hopper) or a gymnasium id (Hopper-v4)."""
+    if env in LOCOMOTION:
+        return LOCOMOTION[env].task(), EPISODE_LIMIT
+    known = of_environment(env)
+    if known:
+        return known.task(env.rpartition("-")[2]), EPISODE_LIMIT
+    try:
+        return task_of(env), limit_of(env)
+    except UserError as error:
+        raise UserError(f"{error}; --env takes {', '.join(LOCOMOTION)} or a gymnasium id") from error
+
+
+def limit_of(env_id: str) -> int | None:
+    """The longest episode of a registered environment, in steps."""
+    return gymnasium.spec(env_id).max_episode_steps
+
+
+def without_import(env_id: str, where: str) -> str:
+    """The environment id that a file names; raises UserError if making it would import a module.
+
+    gymnasium imports the module of an id such as `module:Env-v0`. A file must not decide what is imported:
+    the user names such an id with --env, or imports the module in a file given with --import.
+    """
+    module, separator, name = env_id.rpartition(":")
+    if not separator:
+        return env_id
+    if name in gymnasium.registry:
+        return name
+    raise UserError(
+        f"{where} names the environment {env_id!r}, which would import the Python module {module!r}. If you "
+        f"trust it, give --env {env_id}, or --import a file that imports it"
+    )
+
+
 def _silence_mujoco() -> None:
-    """HalfCheetah's model has an attribute that MuJoCo 4 warns of at every load, into a file as well."""
+    """Drop MuJoCo's warning about an attribute of HalfCheetah's model, which it also writes to a file."""
     with contextlib.suppress(ImportError):
         import mujoco
 
@@ -75,11 +107,134 @@ def _other_warnings(message: str) -> None:
         print(f"MuJoCo: {message}", file=sys.stderr)
 
 
+# ---- episodes that start and are stepped together ----
+#
+# reset(seeds)         starts one episode per seed; returns obs [n, obs_dim], float32
+# step(actions, live)  steps the episodes live [k] with actions [k, …]; returns obs [k, obs_dim], rewards [k]
+#                      and done [k]: terminated, or at the time limit
+
+Step = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class SeparateEnvs:
+    """One gymnasium environment per episode, stepped one by one."""
+
+    def __init__(self, environments: Sequence[gymnasium.Env], obs_dim: int):
+        self.environments, self.obs_dim = environments, obs_dim
+
+    def reset(self, seeds: Sequence[int]) -> np.ndarray:
+        obs = np.zeros((len(seeds), self.obs_dim), np.float32)
+        for i, seed in enumerate(seeds):
+            obs[i], _ = self.environments[i].reset(seed=seed)
+        return obs
+
+    def step(self, actions: np.ndarray, live: np.ndarray) -> Step:
+        obs = np.zeros((len(live), self.obs_dim), np.float32)
+        rewards, done = np.zeros(len(live)), np.zeros(len(live), bool)
+        for k, i in enumerate(live):
+            obs[k], rewards[k], terminated, truncated, _ = self.environments[i].step(actions[k])
+            done[k] = terminated or truncated
+        return obs, rewards, done
+
+
+class BatchedEnvs:
+    """Episodes as columns of one state array. `environment` only draws the initial states.
+
+    States, observations and rewards equal gymnasium's bit for bit: the formulas keep its order of operations.
+    """
+
+    def __init__(self, environment: gymnasium.Env):
+        self.environment = environment
+
+    def reset(self, seeds: Sequence[int]) -> np.ndarray:
+        obs, states = [], []
+        for seed in seeds:
+            obs.append(self.environment.reset(seed=seed)[0])
+            states.append(self.environment.unwrapped.state)  # type: ignore[attr-defined]
+        self.state = np.array(states, np.float64).T.copy()  # [4, n]
+        self.steps = 0
+        return np.array(obs)
+
+    def step(self, actions: np.ndarray, live: np.ndarray) -> Step:
+        self.state[:, live] = state = self.next_state(self.state[:, live], actions)
+        self.steps += 1
+        obs, rewards, terminated = self.outcome(state)
+        return obs.T.astype(np.float32), rewards, terminated | (self.steps == 500)
+
+    def next_state(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def outcome(self, state: np.ndarray) -> Step:
+        """obs [obs_dim, k], rewards [k] and terminated [k] of the state reached."""
+        raise NotImplementedError
+
+
+class Acrobot(BatchedEnvs):
+    """Acrobot-v1: Sutton and Barto's equations with masses, lengths and inertias of 1; Runge-Kutta, 0.2 s."""
+
+    TORQUES = np.array([-1.0, 0.0, 1.0])
+    MAX_VELOCITIES = np.array([[4 * np.pi], [9 * np.pi]])
+
+    def next_state(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        torque, dt = self.TORQUES[actions], 0.2
+        k1 = self._derivative(state, torque)
+        k2 = self._derivative(state + dt / 2 * k1, torque)
+        k3 = self._derivative(state + dt / 2 * k2, torque)
+        k4 = self._derivative(state + dt * k3, torque)
+        state = state + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        angles, velocities = state[:2], state[2:]
+        while (above := angles > np.pi).any():
+            angles[above] -= 2 * np.pi
+        while (below := angles < -np.pi).any():
+            angles[below] += 2 * np.pi
+        np.clip(velocities, -self.MAX_VELOCITIES, self.MAX_VELOCITIES, out=velocities)
+        return state
+
+    def _derivative(self, state: np.ndarray, torque: np.ndarray) -> np.ndarray:
+        theta1, theta2, dtheta1, dtheta2 = state
+        cos2, sin2 = np.cos(theta2), np.sin(theta2)
+        d1 = 0.25 + (1.25 + cos2) + 1 + 1
+        d2 = 0.25 + 0.5 * cos2 + 1
+        # float_power is C's pow, as ** of two scalars; x**2 of an array is x * x and differs in the last bit
+        dtheta1_sq, dtheta2_sq, d2_sq = np.float_power([dtheta1, dtheta2, d2], 2)
+        phi2 = 0.5 * 9.8 * np.cos(theta1 + theta2 - np.pi / 2)
+        gravity = 1.5 * 9.8 * np.cos(theta1 - np.pi / 2)
+        phi1 = -0.5 * dtheta2_sq * sin2 - dtheta2 * dtheta1 * sin2 + gravity + phi2
+        ddtheta2 = (torque + d2 / d1 * phi1 - 0.5 * dtheta1_sq * sin2 - phi2) / (1.25 - d2_sq / d1)
+        return np.array([dtheta1, dtheta2, -(d2 * ddtheta2 + phi1) / d1, ddtheta2])
+
+    def outcome(self, state: np.ndarray) -> Step:
+        (cos1, cos2), (sin1, sin2) = np.cos(state[:2]), np.sin(state[:2])
+        terminated = -cos1 - np.cos(state[1] + state[0]) > 1
+        return np.array([cos1, sin1, cos2, sin2, *state[2:]]), np.where(terminated, 0.0, -1.0), terminated
+
+
+class CartPole(BatchedEnvs):
+    """CartPole-v1: cart of 1 kg, pole of 0.1 kg and 1 m; Euler, 0.02 s; a reward of 1 per step."""
+
+    FORCES = np.array([-10.0, 10.0])
+
+    def next_state(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        _, x_dot, theta, theta_dot = state
+        cos, sin = np.cos(theta), np.sin(theta)
+        temp = (self.FORCES[actions] + 0.05 * (theta_dot * theta_dot) * sin) / 1.1
+        theta_acc = (9.8 * sin - cos * temp) / (0.5 * (4 / 3 - 0.1 * (cos * cos) / 1.1))
+        x_acc = temp - 0.05 * theta_acc * cos / 1.1
+        return state + 0.02 * np.array([x_dot, x_acc, theta_dot, theta_acc])
+
+    def outcome(self, state: np.ndarray) -> Step:
+        terminated = (abs(state[0]) > 2.4) | (abs(state[2]) > 12 * 2 * np.pi / 360)
+        return state, np.ones(len(terminated)), terminated
+
+
+BATCHED: dict[str, type[BatchedEnvs]] = {"Acrobot-v1": Acrobot, "CartPole-v1": CartPole}
+
+
 class Evaluator:
-    """Whole episodes of a stack of policies, stepped together.
+    """Complete episodes of a stack of policies, stepped together.
 
     Every episode runs to its end, so short episodes are not favoured. Its start depends only on the seed, the
-    key and the episode's number: results do not depend on what ran before.
+    key and the episode's number: results do not depend on earlier evaluations.
     """
 
     def __init__(self, task: Task, seeds: Sequence[int], episodes: int):
@@ -98,7 +253,7 @@ class Evaluator:
         obs = self.envs.reset([int(start.generate_state(1)[0]) for start in starts])
         returns, live = np.zeros(len(obs)), np.arange(len(obs))
         while len(live):
-            # act takes ended episodes as well: its batch keeps one shape, on which the bits of matmuls depend
+            # act also takes ended episodes: the bits of a matrix product depend on the shape of the batch
             actions = act(torch.from_numpy(obs).view(*shape, -1).to(device)).cpu().numpy()
             actions = self._legal(actions.reshape(len(obs), *actions.shape[2:]))
             obs[live], rewards, done = self.envs.step(actions[live], live)
@@ -107,7 +262,7 @@ class Evaluator:
         return returns.reshape(shape)
 
     def _legal(self, actions: np.ndarray) -> np.ndarray:
-        """Actions [n, …] as the environments take them: clipped, since they charge for what is beyond."""
+        """Actions [n, …] in the environments' range: larger actions would change the reward."""
         space = self.environments[0].action_space
         if isinstance(space, gymnasium.spaces.Discrete):
             return actions + space.start if space.start else actions

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from offline_gntd.errors import UserError
+from offline_gntd.errors import UserError, first_line
 from offline_gntd.files import check_name
 
 VARIABLE = "OFFLINE_GNTD_IMPORT"  # paths, separated as in PATH
@@ -19,11 +19,14 @@ KINDS = {"PRESETS": "preset", "DATASETS": "dataset"}
 
 
 def use(path: Path) -> None:
-    """Import a file (again, if it has changed) in this process and in all processes that it starts."""
+    """Import a file, again if it has changed, in this process and in the processes that it starts.
+
+    Raises UserError if the file cannot be imported or does not define legal PRESETS or DATASETS.
+    """
     try:
         path = path.resolve()
     except (OSError, RuntimeError) as error:  # a loop of symbolic links; RuntimeError until Python 3.13
-        raise UserError(f"cannot import {path}: {_reason(error)}") from error
+        raise UserError(f"cannot import {path}: {first_line(error)}") from error
     module = _import(path)
     if not any(hasattr(module, variable) for variable in KINDS):
         raise UserError(f"{path} defines neither PRESETS nor DATASETS")
@@ -54,7 +57,7 @@ def user_entries(variable: str, built_in: Collection[str]) -> dict[str, Any]:
 
 
 def file_hashes() -> dict[str, str]:
-    """The sha256 of every user file as it was imported, by its path."""
+    """The sha256 of every user file as it was imported, by path."""
     return {str(path): f"sha256 {_module(path).__dict__['__sha256__']}" for path in files()}
 
 
@@ -68,11 +71,11 @@ def _module_name(path: Path) -> str:
 
 
 def _import(path: Path) -> ModuleType:
-    """Read and execute a file. The hash is that of the executed bytes, also if the file changes later."""
+    """Read and execute a file. The stored hash is that of the executed bytes; the file may change later."""
     try:
         source = path.read_bytes() if path.is_file() else None
     except OSError as error:
-        raise UserError(f"cannot import {path}: {_reason(error)}") from error
+        raise UserError(f"cannot import {path}: {first_line(error)}") from error
     if source is None:
         raise UserError(f"cannot import {path}: there is no such file")
     name, sha256 = _module_name(path), hashlib.sha256(source).hexdigest()
@@ -87,15 +90,9 @@ def _import(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         line = getattr(error, "lineno", None) or _line(error, path)
-        reason = "the file ends the process" if isinstance(error, SystemExit) else _reason(error)
+        reason = "the file ends the process" if isinstance(error, SystemExit) else first_line(error)
         raise UserError(f"cannot import {path}: line {line}: {type(error).__name__}: {reason}") from error
     return module
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of an error."""
-    text = getattr(error, "strerror", None) or str(error)
-    return (text.splitlines() or [""])[0] or type(error).__name__
 
 
 def _line(error: BaseException, path: Path) -> int | str:

@@ -1,16 +1,22 @@
-"""The home folder, and writing files: under a temporary name first, then renamed."""
+"""The home folder, and files: written under a temporary name and renamed; tensors and hashes of files.
+
+This module does not import torch until tensors are read or written.
+"""
 
 import contextlib
+import hashlib
+import io
 import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from offline_gntd.errors import UserError
+from offline_gntd.errors import UserError, first_line
 
 LONGEST_NAME = 200  # bytes in one part of a path; file systems allow 255, and temporary files add some
 LONGEST_PATH = 4000  # bytes; Linux allows 4096
@@ -18,15 +24,20 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")  # safe as the name of a folde
 
 
 class Unwritable(UserError):
-    """A full disk or a read-only folder: other files cannot be written there either."""
+    """The disk is full or the folder is read-only, so other files cannot be written there either."""
 
     def __init__(self, path: Path, error: OSError):
-        super().__init__(f"cannot write {path}: {error.strerror or error}")
+        super().__init__(f"cannot write {path}: {first_line(error)}")
 
 
 def home() -> Path:
     """The folder that holds datasets/, results/ and analysis/."""
     return Path(os.environ.get("OFFLINE_GNTD_HOME", "."))
+
+
+def safe_name(text: str) -> str:
+    """Letters, digits, - _ . only, not hidden: mujoco/hopper/medium-v0 becomes mujoco-hopper-medium-v0."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "unnamed"
 
 
 def check_name(kind: str, name: Any) -> None:
@@ -150,3 +161,84 @@ def duration(seconds: float | None) -> str:
     if days:
         return f"{days} d {hours % 24} h"
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
+
+
+# ---- tensors: with a checksum, and read without executing anything that a file may contain ----
+
+MAGIC = b"offline_gntd sha256 "  # followed by the payload's hex digest, a line feed, the payload
+
+
+class Unreadable(UserError):
+    """A file does not contain what was written to it."""
+
+
+def save_tensors(path: Path, content: Any) -> None:
+    """Write tensors, numbers, strings, and lists and dicts of them."""
+    import torch
+
+    buffer = io.BytesIO()  # torch.save to a file hides that the disk is full
+    torch.save(content, buffer)
+    # not getbuffer(): a view that an error of the disk leaves in a traceback crashes Python 3.12's collector
+    payload = buffer.getvalue()
+    write_bytes(path, MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+
+
+def load_tensors(path: Path) -> Any:
+    """What `save_tensors` wrote. Raises Unreadable for a missing, damaged or foreign file."""
+    import torch
+
+    try:
+        head, _, payload = path.read_bytes().partition(b"\n")
+    except OSError as error:
+        raise Unreadable(f"cannot read {path}: {first_line(error)}") from error
+    if head != MAGIC + hashlib.sha256(payload).hexdigest().encode():
+        raise Unreadable(f"{path} is damaged (checksum); delete its folder and start again")
+    try:
+        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises nearly anything
+        raise Unreadable(f"{path} cannot be loaded: {first_line(error)}") from error
+
+
+# ---- the sha256 of files: stored with the file's size and times, so that a large file is read once ----
+
+RECENT = 2_000_000_000  # ns; a change this soon after another may leave the same time stamp
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file's content. Raises UserError if the file changes while it is read.
+
+    The file is read again when its size, times or inode have changed, or were recent when it was last read.
+    """
+    path, stamp = _stamp(path)
+    stored = home() / "datasets" / "cache" / "file-hashes"
+    stored = stored / f"{hashlib.sha256(os.fsencode(path)).hexdigest()}.json"
+    with contextlib.suppress(UserError, KeyError, TypeError):
+        known = read_json(stored)
+        if known["path"] == str(path) and known["stamp"] == stamp and len(known["sha256"]) == 64:
+            return known["sha256"]
+    read_at = time.time_ns()
+    try:
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {first_line(error)}") from error
+    if _stamp(path)[1] != stamp:
+        raise changed(path)
+    if read_at - max(stamp[1:3]) > RECENT:
+        with contextlib.suppress(UserError):  # it is stored only for speed
+            write_json(stored, {"path": str(path), "stamp": stamp, "sha256": sha256})
+    return sha256
+
+
+def changed(path: Path | str) -> UserError:
+    return UserError(f"{path} changed while it was read; run the command again when it is complete")
+
+
+def _stamp(path: Path) -> tuple[Path, list[int]]:
+    """The full path of a file, and what changes with its content: size, times, inode."""
+    try:
+        path = path.resolve()
+        status = path.stat()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, until Python 3.13
+        raise UserError(f"cannot read {path}: {first_line(error)}") from error
+    return path, [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

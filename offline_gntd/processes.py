@@ -1,4 +1,4 @@
-"""The setup of processes that train."""
+"""Setup of processes that train."""
 
 import multiprocessing
 import os
@@ -8,7 +8,7 @@ import torch
 
 
 def prepare() -> None:
-    """Use one thread: networks of this size are slower with more, and other processes use the other cores."""
+    """Use one thread: small networks are slower with more, and other processes use the other cores."""
     torch.set_num_threads(1)
 
 

@@ -1,4 +1,4 @@
-"""A task: dimensions, environment and reference returns."""
+"""`Task`: environment, dimensions and reference returns; the three MuJoCo bodies of D4RL's datasets."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +16,50 @@ class Task:
     env_options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of gymnasium.make
 
     def score(self, returns):
-        """Normalised score of a return or of an array of returns."""
+        """Normalised score of a return, or of each return in an array."""
         return 100 * (returns - self.reference_min) / (self.reference_max - self.reference_min)
 
     def score_spread(self, spread):
-        """The standard deviation of scores for that of returns: scaled, not shifted."""
+        """Convert a standard deviation of returns to one of scores: scaled, not shifted."""
         return 100 * spread / (self.reference_max - self.reference_min)
+
+
+@dataclass(frozen=True)
+class Locomotion:
+    """A body, with the same values in every split and version of D4RL."""
+
+    body: str  # gymnasium's name without its version
+    obs_dim: int
+    action_dim: int
+    reference_min: float  # d4rl.infos.REF_MIN_SCORE, the same for every split and version
+    reference_max: float  # d4rl.infos.REF_MAX_SCORE
+    height: float  # first component of an initial observation; all others are about 0 …
+    reset_noise: float  # … up to this noise
+    terminates: bool  # whether the environment has terminal states
+
+    def task(self, env_version: str = "v4") -> Task:
+        """The task in v4, which is closest to D4RL's environments, or in another version."""
+        return Task(
+            f"{self.body}-{env_version}",
+            self.obs_dim,
+            self.action_dim,
+            False,
+            self.reference_min,
+            self.reference_max,
+            "D4RL's constants",
+        )
+
+
+EPISODE_LIMIT = 1000  # steps
+
+LOCOMOTION = {
+    "halfcheetah": Locomotion("HalfCheetah", 17, 6, -280.178953, 12135.0, 0.0, 0.6, terminates=False),
+    "hopper": Locomotion("Hopper", 11, 3, -20.272305, 3234.3, 1.25, 0.006, terminates=True),
+    "walker2d": Locomotion("Walker2d", 17, 6, 1.629008, 4592.3, 1.25, 0.006, terminates=True),
+}
+
+
+def of_environment(env_id: str) -> Locomotion | None:
+    """The body of a gymnasium id of any version, or None."""
+    body = env_id.rpartition("-v")[0]
+    return next((known for known in LOCOMOTION.values() if known.body == body), None)

@@ -1,4 +1,4 @@
-"""What the bits of a result depend on and a run records: package versions, commit and machine."""
+"""Package versions, commit and machine: recorded with a run, since its bits depend on them."""
 
 import functools
 import os
@@ -25,7 +25,7 @@ def versions() -> dict[str, str]:
 
 
 def changes(before: dict[str, str], now: dict[str, str]) -> str:
-    """The versions of `before` that differ from those of `now`, in words."""
+    """A text that lists the versions that differ: "torch 2.5, not 2.6"."""
     changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return ", ".join(f"{name} {before.get(name)}, not {now.get(name)}" for name in changed)
 

@@ -1,15 +1,15 @@
-"""All that runs leave on disk but for what a clock says, to be compared bit for bit."""
+"""The content of run folders without times, to be compared bit for bit."""
 
 import csv
 import json
 
-from offline_gntd import tensors
+from offline_gntd.files import load_tensors
 
 
 def read(folder):
-    """Of one run's folder: its rows, its state, and what run.json says of it."""
+    """The rows and the state of a run, and keys of its run.json."""
     [checkpoint] = folder.glob("checkpoint-*.pt")
-    content = tensors.load(checkpoint)
+    content = load_tensors(checkpoint)
     run = json.loads((folder / "run.json").read_text())
     return {
         "scores": [_untimed(row) for row in rows(folder / "scores.csv")],

@@ -1,4 +1,4 @@
-"""Small files in D4RL's layouts, with every awkward ending."""
+"""Small files in D4RL's layouts, with every kind of episode ending."""
 
 from pathlib import Path
 

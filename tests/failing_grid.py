@@ -35,7 +35,7 @@ def sound_cells():
 
 @contextlib.contextmanager
 def victim_killed():
-    """Kill the worker of one cell as often as it is run; yields the numbers of those killed."""
+    """Kill the worker of one cell whenever it is run; yields the killed process ids."""
     killed, over = [], threading.Event()
     description = cell_of(VICTIM).folder(0) / "run.json"
 
@@ -57,7 +57,7 @@ def victim_killed():
 
 
 def assert_two_failed(killed):
-    """All others are done; the two have a status, an error and a log."""
+    """Two runs have the status failed, an error and a log; the others are done."""
     states = {cell.algorithm: json.loads((cell.folder(0) / "run.json").read_text()) for cell in GRID.cells()}
     assert {name for name, run in states.items() if run["status"] == "done"} == set(SOUND)
     assert {name for name, run in states.items() if run["status"] == "failed"} == {BROKEN, VICTIM}

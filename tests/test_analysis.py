@@ -8,16 +8,7 @@ import pandas as pd
 import pytest
 from fabricated import d4rl, write_run
 
-from offline_gntd.analysis import (
-    FIGURES,
-    TABLES,
-    pairwise,
-    published,
-    render,
-    scores,
-    td_error,
-    versus_published,
-)
+from offline_gntd.analysis import FIGURES, TABLES, comparisons, published, render, scores
 from offline_gntd.analysis.scores import Layout
 from offline_gntd.analysis.selection import Measure, MissingRun, refuse_incomparable, run_values, select
 from offline_gntd.analysis.table import Cell, Table
@@ -26,7 +17,6 @@ from offline_gntd.experiments import definitions, results
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
 from offline_gntd.theory import runner as theory
 
-LAST = Measure()
 PROTOCOL = Protocol(steps=20, evaluate_every=10, evaluate_episodes=1)
 
 
@@ -47,7 +37,7 @@ def test_td_error_table(study):
         study, "dqn", 0, [400, 300], [0.5, 0.4],
         metrics={"td_error_abs": [1, 0.2], "td_error_abs_target": [1, 0.3]},
     )  # fmt: skip
-    table = td_error.table(select("study"), LAST)
+    table = render.table("study", "td_error")
     td, dqn = table.long.to_dict("records")
     assert (td["bellman_error"], td["bellman_error_std"]) == (8.0, pytest.approx(math.sqrt(2)))
     assert (td["diverged"], td["reached"], td["final_return"]) == (1, 0, 25.0)
@@ -81,17 +71,17 @@ def test_td_error_table(study):
 
 def test_time_to_threshold_of_fewer_seeds_is_not_bold(study):
     write_run(study, "td", 0, [500, 20], [5.0, 7.0])  # one seed of two, after one second
-    td, dqn = td_error.table(select("study"), LAST).rows
+    td, dqn = render.table("study", "td_error").rows
     assert (td[6].text, td[8]) == ("1/2", Cell("1.00"))
     assert (dqn[6].text, dqn[8]) == ("2/2", Cell("1.50", bold=True))
 
 
-def test_script_presets_have_the_paper_s_numbers():
+def test_script_presets_show_the_numbers_of_the_paper():
     experiment = Experiment("script", ("cartpole-replay",), ("td_script",), seeds=1, protocol=PROTOCOL)
     store(experiment)
     config = {"timeouts_terminal": True}
     write_run(experiment, "td_script", 0, [1, 2], label="TD (script)", dataset_per_seed=True, config=config)
-    table = td_error.table(select("script"), LAST)
+    table = render.table("script", "td_error")
     assert table.long["paper_td_error_abs_target"].tolist() == [757.93]
     assert "one dataset per seed" in table.protocol
     assert "Time limits count as terminal." in table.protocol
@@ -110,7 +100,7 @@ def gauss_newton():
 
 
 def test_claims_count_seeds_that_never_reach_the_threshold(gauss_newton):
-    table = td_error.claims(select("gn"), LAST)
+    table = render.table("gn", "claims")
     lines = table.long.set_index("measure")
     # GNTD after 10, 10, 10 updates; TD after 20, and never (20) twice
     updates = lines.loc["updates_counted"]
@@ -126,11 +116,11 @@ def test_claims_count_seeds_that_never_reach_the_threshold(gauss_newton):
          "× 0.50 [0.50, 0.50]", "better", "better"],
     ]  # fmt: skip
     assert table.rows[3][-1].text == "better (baseline never reaches it)"
-    assert "counts with its run's length" in table.caption
+    assert "count with their run's length" in table.caption
     assert "4 better, 0 worse" in table.caption
 
 
-def test_a_baseline_that_fails_quickly_is_not_faster():
+def test_baseline_that_fails_quickly_is_not_faster():
     """GNTD reaches 400 after 2 s, but TD, which never does, trains for only 1 s."""
     experiment = Experiment(
         "quick", ("cartpole-replay",), ("td", "gntd"), 3, PROTOCOL, algorithm_steps={"td": 10}
@@ -139,27 +129,27 @@ def test_a_baseline_that_fails_quickly_is_not_faster():
     for seed in range(3):
         write_run(experiment, "td", seed, [10])
         write_run(experiment, "gntd", seed, [10, 500])
-    line = td_error.claims(select("quick"), LAST).long.set_index("measure").loc["seconds_counted"]
+    line = render.table("quick", "claims").long.set_index("measure").loc["seconds_counted"]
     assert (line["value"], line["baseline_value"], line["verdict"]) == (1, 1, "unclear")
     assert (line["reached"], line["limited"], line["baseline_reached"]) == (3, True, 0)
 
 
-def test_claims_without_data_or_a_second_seed(gauss_newton):
+def test_claims_with_missing_metrics_or_algorithms(gauss_newton):
     for seed in range(3):
         write_run(gauss_newton, "td", seed, [600, 700])  # no absolute TD errors
-    verdicts = td_error.claims(select("gn"), LAST).long.set_index("measure")["verdict"]
+    verdicts = render.table("gn", "claims").long.set_index("measure")["verdict"]
     assert verdicts["td_error_abs_target"] == "missing"
     assert (verdicts["final_return"], verdicts["updates_counted"]) == ("worse", "unclear")
     with pytest.raises(UserError, match="neither GNTD and TD nor GNDQN and DQN"):
-        td_error.claims(select("gn", algorithms=["gntd"]), LAST)
+        render.table("gn", "claims", algorithms=["gntd"])
 
 
 def test_score_table(study):
-    table = scores.table(select("study"))
+    table = render.table("study", "scores")
     assert [cell.text for cell in table.rows[0]] == ["cartpole-replay", "5.0 ± 1.4 †1", "80.0 ± 28.3"]
     assert [cell.bold for cell in table.rows[0]] == [False, False, True]
     assert table.columns == ("dataset", "TD", "DQN")
-    for words in ("ddof 1", "last evaluation", "permutation test"):
+    for words in ("mean ± std over seeds", "last evaluation", "permutation test"):
         assert words in table.caption
     for words in ("20 updates", "2 seeds", "CartPole-v1"):
         assert words in table.protocol
@@ -167,7 +157,7 @@ def test_score_table(study):
 
 def test_std_of_scores_is_the_scaled_std_of_returns(study):
     """A score is a fifth of a return here: its mean and its std are too, and nothing is shifted."""
-    score, returns = (scores.table(select("study"), Measure(m)).long for m in ("score", "return"))
+    score, returns = (render.table("study", metric=m).long for m in ("score", "return"))
     assert score["score"].tolist() == pytest.approx((returns["return"] / 5).tolist())
     assert score["score_std"].tolist() == pytest.approx((returns["return_std"] / 5).tolist())
 
@@ -200,7 +190,7 @@ def test_caption_names_the_aggregate(study):
 
 
 def test_rows_and_columns_can_be_chosen(study):
-    table = scores.table(select("study"), Measure("bellman_error"), Layout("algorithm", "dataset"))
+    table = render.table("study", metric="bellman_error", rows="algorithm", columns="dataset")
     assert table.columns == ("algorithm", "cartpole-replay")
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["TD", "8.00 ± 1.41 †1"],
@@ -209,20 +199,20 @@ def test_rows_and_columns_can_be_chosen(study):
     assert [row[1].bold for row in table.rows] == [False, True]  # less is better
 
 
-def test_a_setting_as_an_axis():
+def test_setting_as_rows_or_columns():
     sweep = Experiment("sweep", ("a",), ("td", "td@learning_rate=0.01", "dqn"), seeds=1, protocol=PROTOCOL)
     store(sweep)
     for algorithm, rate in (("td", 0.1), ("td@learning_rate=0.01", 0.01), ("dqn", 0.1)):
         write_run(sweep, algorithm, 0, [rate * 1000], dataset="a", config={"learning_rate": rate})
-    table = scores.table(select("sweep"), layout=Layout("learning_rate", "preset"))
+    table = render.table("sweep", rows="learning_rate", columns="preset")
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["0.01", "2.0", ""],
         ["0.1", "20.0", "20.0"],
     ]
     with pytest.raises(UserError, match="would hold a td and a dqn"):
-        scores.table(select("sweep"), layout=Layout("learning_rate", "dataset"))
+        render.table("sweep", rows="learning_rate", columns="dataset")
     with pytest.raises(UserError, match="did you mean 'learning_rate'"):
-        scores.table(select("sweep"), layout=Layout("learning_rat", "preset"))
+        render.table("sweep", rows="learning_rat", columns="preset")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +221,7 @@ def test_a_setting_as_an_axis():
         (lambda: Measure("score", "final-0"), "no aggregate 'final-0'"),
         (lambda: Measure("value", "best"), "value has no best value"),
         (lambda: Layout("dataset", "dataset"), "--rows and --columns are both dataset"),
-        (lambda: scores.table(select("study"), Measure("scores")), "did you mean 'score'"),
+        (lambda: render.table("study", metric="scores"), "did you mean 'score'"),
         (lambda: select("study", datasets=["cartpole"]), "did you mean 'cartpole-replay'"),
         (lambda: select("study", without=["cartpole"]), "did you mean 'cartpole-replay'"),
         (lambda: select("study", without=["cartpole-replay"]), "--without leaves no dataset"),
@@ -251,17 +241,17 @@ def test_algorithms_are_selected_by_name_or_label(study):
 def test_missing_runs_are_marked_and_counted(study):
     folder = next(cell for cell in study.cells() if cell.algorithm == "dqn").folder
     (folder(0) / "run.json").unlink()
-    errors, grid = td_error.table(select("study"), LAST), scores.table(select("study"))
+    errors, grid = render.table("study", "td_error"), render.table("study", "scores")
     assert errors.missing == grid.missing == (MissingRun("cartpole-replay", "dqn", 0),)
     assert errors.rows[1][5].text == "0.60 (1/2)"
     assert grid.rows[0][2].text == "100.0 (1/2)"
     for form in ("md", "tex", "html"):
         assert "INCOMPLETE: 1 runs are missing, in 1 cells" in errors.text(form)
     (folder(1) / "run.json").unlink()
-    errors, grid = td_error.table(select("study"), LAST), scores.table(select("study"))
+    errors, grid = render.table("study", "td_error"), render.table("study", "scores")
     assert [cell.text for cell in errors.rows[1][2:7]] == ["missing", "0.60", "missing", "missing", "0/2"]
     assert [cell.text for cell in grid.rows[0]][2] == "missing"
-    assert "2 runs are missing, in 1 cells" in grid.note
+    assert "2 runs are missing, in 1 cells" in grid.incomplete
 
 
 def test_runs_of_another_protocol_are_left_out_and_named(study):
@@ -297,13 +287,13 @@ def test_exported_runs_of_another_protocol_are_left_out(study):
     write_run(shorter, "td", 0, [1.0], [1.0])
     selection = select("study")
     assert len(selection.runs) == 1
-    assert "3 runs have another protocol" in td_error.table(selection, LAST).caption
+    assert "3 runs have another protocol" in render.table("study", "td_error").legend
 
 
 def test_formats():
     long = pd.DataFrame({"dataset": ["a_b"], "value": [0.123456789]})
     rows, foot = ((Cell("a_b"), Cell("1 ± 2", True)),), ((Cell("total"), Cell("<3")),)
-    table = Table("t", "5 % of Q(s,a) − r", ("dataset", "value"), rows, long, foot=foot)
+    table = Table("5 % of Q(s,a) − r", ("dataset", "value"), rows, long, foot=foot)
     assert table.text("md").startswith("| dataset | value |\n| --- | --- |\n| a_b | **1 ± 2** |\n| total |")
     assert r"a\_b & \textbf{1 $\pm$ 2} \\" in table.text("tex")
     assert "\\midrule\ntotal & $<$3" in table.text("tex")
@@ -328,11 +318,8 @@ def locomotion():
     return experiment
 
 
-FINAL_2 = Measure("score", "final-2")
-
-
 def test_final_evaluations_totals_and_published_numbers(locomotion):
-    table = scores.table(select("table2-v2"), FINAL_2)
+    table = render.table("table2-v2", "scores", aggregate="final-2")
     hopper, walker = table.rows
     assert hopper[1].text == "13.5 ± 2.8"  # seeds 11.5 and 15.5
     assert walker[1].text == "103.5 ± 2.8"
@@ -348,9 +335,9 @@ def test_final_evaluations_totals_and_published_numbers(locomotion):
     assert "| *published, genuine D4RL* |  |" in table.text("md")
 
 
-def test_a_seed_without_all_datasets_has_no_total(locomotion):
+def test_seed_with_missing_datasets_has_no_total(locomotion):
     (locomotion.cells()[0].folder(0) / "run.json").unlink()
-    assert scores.table(select("table2-v2"), FINAL_2).foot[0][1].text == "121.0 (1/2)"
+    assert render.table("table2-v2", "scores", aggregate="final-2").foot[0][1].text == "121.0 (1/2)"
 
 
 def test_mixed_data_is_refused_unless_allowed(locomotion):
@@ -361,10 +348,10 @@ def test_mixed_data_is_refused_unless_allowed(locomotion):
         UserError, match=r"origin of the data.*hopper-medium-v2 td3_bc seed 0.*--allow-mixed-data"
     ):
         select("table2-v2")
-    table = scores.table(select("table2-v2", allow_mixed_data=True))
+    table = render.table("table2-v2", "scores", allow_mixed_data=True)
     assert not table.foot  # one dataset of each source
     assert [row[0].text for row in table.rows] == ["hopper-medium (rebuilt)", "walker2d-medium-v2 (D4RL v2)"]
-    assert "MIXED DATA: origin of the data (file, d4rl)" in table.caption
+    assert "MIXED DATA: origin of the data (file, d4rl)" in table.legend
     assert len(select("table2-v2", datasets=["walker2d-medium-v2"]).runs) == 2
     assert len(select("table2-v2", without=["hopper-medium-v2"]).runs) == 2
 
@@ -376,9 +363,9 @@ def test_totals_are_per_source():
     for name, value in zip(names, (50, 100, 250), strict=True):
         facts = d4rl(name) | ({"dataset_origin": "file"} if name == names[1] else {})
         write_run(experiment, "td3_bc", 0, [value] * 3, dataset=name, label="TD3+BC", **facts)
-    table = scores.table(select("table2-v2", allow_mixed_data=True))
+    table = render.table("table2-v2", "scores", allow_mixed_data=True)
     assert [[cell.text for cell in row[:2]] for row in table.foot] == [["total, D4RL v2", "60.0"]]
-    assert "sum per seed and source" in table.caption
+    assert "sum over the datasets of one source" in table.caption
 
 
 def test_versions_of_an_environment_are_not_mixed():
@@ -407,7 +394,7 @@ def test_rebuilt_files_are_marked():
         facts = d4rl(name.replace("_", "-")) | {"dataset_origin": "file"}
         for seed in (0, 1):
             write_run(experiment, "bc", seed, [100 + 100 * seed], dataset=name, label="BC", **facts)
-    table = scores.table(select("table2-built"))
+    table = render.table("table2-built", "scores")
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["hopper-medium (rebuilt)", "30.0 ± 14.1"],
         ["hopper-medium-replay (rebuilt)", "30.0 ± 14.1"],
@@ -416,10 +403,10 @@ def test_rebuilt_files_are_marked():
         ["paper: hopper-medium", "30.1 ± 0.3"],
         ["CORL: hopper-medium-v2", "53.5 ± 1.8"],
     ]
-    assert set(versus_published.table(select("table2-built"), LAST).long["dataset"]) == {"hopper_medium-v2"}
+    assert set(render.table("table2-built", "published").long["dataset"]) == {"hopper_medium-v2"}
 
 
-def test_an_algorithm_with_its_own_steps_says_so():
+def test_algorithm_with_other_steps_is_labelled():
     experiment = Experiment(
         "steps", ("hopper-medium-v2",), ("bc", "bcq"), 1, PROTOCOL, algorithm_steps={"bcq": 10}
     )
@@ -444,9 +431,9 @@ def test_rising_curves_are_marked():
     for seed in (0, 1):
         write_run(experiment, "rising", seed, [25 * k for k in range(8)], dataset="a")
     assert scores.still_rising(select("curves")) == {("a", "rising")}
-    table = scores.table(select("curves"))
+    table = render.table("curves", "scores")
     assert [cell.text.endswith("↑") for cell in table.rows[0]] == [False, False, True, False]
-    assert "last quarter of evaluations" in table.caption
+    assert "still rising when training ended" in table.caption
 
 
 def test_exported_results_keep_the_experiment_s_order():
@@ -465,7 +452,7 @@ def test_exported_results_keep_the_experiment_s_order():
 
 
 def test_versus_published(locomotion):
-    table = versus_published.table(select("table2-v2"), FINAL_2)
+    table = render.table("table2-v2", "published", aggregate="final-2")
     lines = {(line["dataset"], line["source"]): line for line in table.long.to_dict("records")}
     paper, corl = (lines["walker2d-medium-v2", source] for source in ("paper", "CORL"))
     assert (paper["ours"], paper["low"], paper["high"]) == (103.5, 101.5, 105.5)
@@ -478,14 +465,13 @@ def test_versus_published(locomotion):
     ]  # fmt: skip
     assert "contain 0 of 2 (paper, score), 0 of 2 (CORL, score)" in table.caption
     assert "FEW SEEDS (2)" in table.caption
-    assert "728.9, its rows sum to 729.2" in table.caption
 
 
-def test_interval_that_contains_the_paper_s_number(study):
+def test_interval_that_contains_the_published_number(study):
     for seed, error in enumerate((0.5, 0.7)):  # the paper has 0.6
         metrics = {"td_error_abs_target": [1, error]}
         write_run(study, "dqn", seed, [400, 300], metrics=metrics)
-    lines = versus_published.table(select("study"), LAST).long.set_index(["label", "metric"])
+    lines = render.table("study", "published").long.set_index(["label", "metric"])
     assert lines.loc[("DQN", "td_error_abs_target"), "covered"]
     assert not lines.loc[("DQN", "seconds"), "covered"]
     assert ("TD", "seconds") not in lines.index  # never reached, and nothing is published
@@ -497,19 +483,19 @@ def test_published_numbers_without_runs(home):
     store(experiment)
     write_run(experiment, "gn_bcq", 0, [1.0], dataset=name, label="GN-BCQ", **d4rl(name))
     with pytest.raises(UserError, match="no finished runs of mine have published numbers"):
-        versus_published.table(select("mine"), Measure())
+        render.table("mine", "published")
 
 
-def test_nothing_published(study):
+def test_published_table_without_published_numbers(study):
     other = Experiment("other", ("mine",), ("td",), seeds=1, protocol=PROTOCOL)
     store(other)
     write_run(other, "td", 0, [1, 2], dataset="mine")
     with pytest.raises(UserError, match="nothing is published"):
-        versus_published.table(select("other"), Measure())
+        render.table("other", "published")
 
 
 def test_inconsistencies_of_the_paper():
-    text = " ".join(published.inconsistencies())
+    text = published.inconsistencies()
     assert "CQL's total is printed as 728.9, its rows sum to 729.2" in text
     assert "BC's ± is printed as 37.7, its rows' sum is 45.7" in text
     assert text.count("is printed as") == 2  # the others add up
@@ -529,7 +515,7 @@ def test_reference_numbers_have_sources(shared):
 
 
 def test_statistics_over_datasets(locomotion):
-    table = scores.statistics_table(select("table2-v2"), FINAL_2)
+    table = render.table("table2-v2", "statistics", aggregate="final-2")
     # seeds × datasets: 11.5, 101.5 and 15.5, 105.5
     assert [cell.text for cell in table.rows[0]][:3] == ["TD3+BC", "2 × 2", "58.5 [56.5, 60.5]"]
     values = table.long.set_index("statistic")["value"]
@@ -540,7 +526,7 @@ def test_statistics_over_datasets(locomotion):
 
 
 def test_probability_of_improvement_table(study):
-    table = pairwise.improvement_table(select("study"), Measure())
+    table = render.table("study", "improvement")
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["TD", "—", "0.00 [0.00, 0.00]"],
         ["DQN", "1.00 [1.00, 1.00]", "—"],
@@ -551,7 +537,8 @@ def test_probability_of_improvement_table(study):
 
 def test_statistics_use_only_seeds_with_all_datasets(locomotion):
     (locomotion.cells()[0].folder(0) / "run.json").unlink()
-    assert scores.score_matrices(select("table2-v2"), FINAL_2)["TD3+BC"].tolist() == [[15.5, 105.5]]
+    table = render.table("table2-v2", "statistics", aggregate="final-2")
+    assert [cell.text for cell in table.rows[0]][1:3] == ["1 × 2", "60.5"]  # 15.5 and 105.5
 
 
 def test_panels_keep_their_height_under_a_long_legend():
@@ -592,7 +579,7 @@ def race():
 
 
 def test_pairwise_by_updates_and_by_seconds(race):
-    table = pairwise.table(select("race"), LAST)
+    table = render.table("race", "pairwise")
     line = table.long.iloc[0]
     assert (line["end_difference"], line["training_difference"]) == (20, 15)  # 40 − 20, 30 − 15
     assert line["end_seconds_difference"] == 0  # after 2 s both have 20
@@ -602,7 +589,7 @@ def test_pairwise_by_updates_and_by_seconds(race):
         "P(improvement)", "GN", "", "", "1.00 [1.00, 1.00]", "0.50 [0.50, 0.50]", "1.00 [1.00, 1.00]",
         "1.00 [1.00, 1.00]",
     ]  # fmt: skip
-    assert "up to the shorter run's training time" in table.caption
+    assert "up to the shorter run's time" in table.caption
 
 
 def test_pairwise_of_any_metric(study):
@@ -618,8 +605,8 @@ def test_pairwise_of_any_metric(study):
 
 
 def test_best_within_a_budget(race, monkeypatch):
-    monkeypatch.setattr(pairwise, "BUDGETS", (1 / 60, 2 / 60, 1, 5))
-    table = pairwise.budget_table(select("race"), LAST)
+    monkeypatch.setattr(comparisons, "BUDGETS", (1 / 60, 2 / 60, 1, 5))
+    table = render.table("race", "budget")
     rows = [[cell.text for cell in row[2:]] for row in table.rows[:3]]
     assert rows == [
         ["TD", "10.0 ± 0.0", "—"],  # after 1 s GN has no evaluation yet

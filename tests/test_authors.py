@@ -1,4 +1,4 @@
-"""The replay buffers of the paper's authors: two layouts of the same data, and what is refused."""
+"""The replay buffers of the paper's authors: two layouts of the same data, and errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Extending a D4RL file by the policy it stores: the very policy, more rows, nothing lost."""
+"""Extending a D4RL file with the policy stored in it: the policy is read exactly, and no row is lost."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from offline_gntd.collection.extend import Behaviour, extend, policy_in
 from offline_gntd.datasets import hdf5, load
 from offline_gntd.datasets.check import check
 from offline_gntd.errors import UserError
-from offline_gntd.locomotion import LOCOMOTION
 from offline_gntd.nn.policies import LOG_STD_RANGE, Gaussian
+from offline_gntd.tasks import LOCOMOTION
 
 HOPPER = LOCOMOTION["hopper"].task()
 

@@ -16,9 +16,8 @@ from d4rl_files import arrays, write
 from offline_gntd.datasets import cache, load
 from offline_gntd.datasets.check import check
 from offline_gntd.datasets.d4rl import Recording
-from offline_gntd.datasets.file_hash import sha256_of
 from offline_gntd.errors import UserError
-from offline_gntd.files import Unwritable, home, writing
+from offline_gntd.files import Unwritable, home, sha256_of, writing
 
 
 @pytest.fixture

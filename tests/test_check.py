@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offline_gntd.cli import main
-from offline_gntd.datasets import load, names
+from offline_gntd.datasets import catalogue, load
 from offline_gntd.datasets.check import check, distinct
 from offline_gntd.errors import UserError
 
@@ -148,7 +148,7 @@ def quickly(examples):
 @given(st.text(max_size=300) | st.from_regex(r"[-_.\w{}/]{1,60}(-v\d|-s\d+|\.hdf5|\.npz)?", fullmatch=True))
 @quickly(150)
 def test_any_name_is_a_dataset_or_a_user_error(text):
-    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", names.results_name(text))
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", catalogue.results_name(text))
     with pytest.raises(UserError) as error:
         load(text)
     assert len(str(error.value).splitlines()) == 1

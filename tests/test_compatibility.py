@@ -6,7 +6,7 @@ import pytest
 from offline_gntd.algorithms import preset
 from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
-from offline_gntd.experiments.sources import check_compatible
+from offline_gntd.experiments.training import check_compatible
 
 
 def hopper(actions=0.5, env="hopper", obs_dim=11, action_dim=3):

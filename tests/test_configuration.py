@@ -1,6 +1,7 @@
 """Algorithm settings: set by path, checked, hashed."""
 
 import dataclasses
+import json
 import typing
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ import pytest
 
 from offline_gntd.algorithms import CATALOGUE, preset
 from offline_gntd.algorithms.q_learning import QLearning
-from offline_gntd.configuration import added, digest, flatten, hashed_fields, replace, to_dict
+from offline_gntd.configuration import added, digest, flatten, from_dict, hashed_fields, replace, to_dict
 from offline_gntd.errors import UserError
 from offline_gntd.nn.kfac import KFAC
 
@@ -48,6 +49,38 @@ def test_setting_a_field_of_a_part_that_is_off_switches_it_on():
 def test_invalid_settings_are_refused(path, text, message):
     with pytest.raises(UserError, match=message):
         replace(QLearning(), path, text)
+
+
+@dataclass(frozen=True)
+class UserSettings:
+    dims: tuple[int, ...]
+    rate: float = 0.1
+    kfac: typing.Optional[KFAC] = None  # noqa: UP045 (as a user may write it)
+    steps: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def test_settings_are_read_from_json():
+    settings = UserSettings((3, 4), rate=1, kfac=KFAC(damping=2.0), steps={"td": 5})
+    assert from_dict(UserSettings, json.loads(json.dumps(to_dict(settings)))) == settings
+    assert replace(settings, "kfac.damping", "1").kfac == KFAC(damping=1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({}, "UserSettings needs a value for dims"),
+        ({"dims": 3}, "dims must be a list of values, not 3"),
+        ({"dims": [3, "4"]}, "every item of dims must be a whole number, not '4'"),
+        ({"dims": [], "rate": True}, "rate must be a number, not True"),
+        ({"dims": [], "rates": 1}, "no UserSettings setting 'rates'; did you mean 'rate'"),
+        ({"dims": [], "kfac": 1}, "kfac must be a table of settings, not 1"),
+        ({"dims": [], "steps": {"td": 1.5}}, "td must be a whole number, not 1.5"),
+        ([], "UserSettings must be a table of settings"),
+    ],
+)
+def test_invalid_json_settings_are_refused(value, message):
+    with pytest.raises(UserError, match=message):
+        from_dict(UserSettings, value)
 
 
 def test_presets_with_settings():

@@ -1,4 +1,4 @@
-"""Building the discrete sets: one for each seed, the same bytes again, nothing half-written."""
+"""Building the discrete datasets: one per seed, reproducible to the byte, no partial files."""
 
 import dataclasses
 import json

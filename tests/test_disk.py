@@ -62,7 +62,7 @@ def assert_sound(disk):
 
 
 @pytest.mark.parametrize(
-    "left",  # nothing; room for run.json; for all but a checkpoint
+    "left",  # bytes: none, enough for run.json, enough for all files but a checkpoint
     [pytest.param(0, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.slow), 300_000],
 )
 def test_full_disk_stops_a_grid_that_continues_later(small_disk, left, capfd):
@@ -73,7 +73,7 @@ def test_full_disk_stops_a_grid_that_continues_later(small_disk, left, capfd):
     capfd.readouterr()
     code = main(COMMAND)
     error = capfd.readouterr().err
-    assert code == (2 if left == 0 else 1)  # with no room at all nothing was begun
+    assert code == (2 if left == 0 else 1)  # 2: nothing was started
     assert "No space left on device" in error
     assert "Traceback" not in error
     assert_sound(small_disk)
@@ -130,7 +130,7 @@ def test_missing_dataset_fails_its_run_in_one_line(small_dataset, home):
     cell = Cell("study", "cartpole-replay-small", "dqn@batch_size=32", (0,), STUDY.protocol)
     shutil.move(home_folder() / "datasets", home / "away")
     result = run_job(cell, Options())
-    assert result.kind == "refused"  # another attempt would find it no better
+    assert result.kind == "refused"  # another attempt would fail too
     assert "datasets build cartpole-replay-small" in result.error
     assert "\n" not in result.error
     assert json.loads((cell.folder(0) / "run.json").read_text())["status"] == "failed"

@@ -103,12 +103,12 @@ def test_file_is_downloaded_verified_and_renamed(server, capsys):
 def test_truncated_download_is_continued(server, behaviour):
     server.behaviour = behaviour
     with pytest.raises(UserError, match="continues from"):
-        download.fetch(server.entry, quiet=True)
+        download.fetch(NAME)
     have = part().stat().st_size
     assert 0 < have < len(CONTENT)
     assert not target().exists()
     server.behaviour = "serve"
-    assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
+    assert download.fetch(NAME).read_bytes() == CONTENT
     assert server.ranges[-1] == f"bytes={have}-"
 
 
@@ -116,7 +116,7 @@ def test_host_without_ranges_sends_everything_again(server):
     download.folder().mkdir(parents=True)
     part().write_bytes(CONTENT[:1000])
     server.behaviour = "no ranges"
-    assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
+    assert download.fetch(NAME).read_bytes() == CONTENT
 
 
 def test_interrupted_download_is_continued(server, monkeypatch):
@@ -128,10 +128,10 @@ def test_interrupted_download_is_continued(server, monkeypatch):
 
     monkeypatch.setattr(download.tqdm, "update", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        download.fetch(server.entry, quiet=True)
+        download.fetch(NAME)
     monkeypatch.setattr(download.tqdm, "update", lambda self, n=1: None)
     assert part().stat().st_size > 0
-    assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
+    assert download.fetch(NAME).read_bytes() == CONTENT
     assert server.ranges[-1].startswith("bytes=")
 
 
@@ -139,7 +139,7 @@ def test_interrupted_download_is_continued(server, monkeypatch):
 def test_wrong_content_is_deleted(server, behaviour):
     server.behaviour = behaviour
     with pytest.raises(UserError, match=r"sha256 differs|more than|HTTP 404") as error:
-        download.fetch(server.entry, quiet=True)
+        download.fetch(NAME)
     assert "--from-file" in str(error.value)
     assert str(target()) in str(error.value)
     assert list(download.folder().iterdir()) == []
@@ -149,8 +149,8 @@ def test_damaged_part_is_deleted(server):
     download.folder().mkdir(parents=True)
     part().write_bytes(b"damaged")
     with pytest.raises(UserError, match="sha256 differs"):
-        download.fetch(server.entry, quiet=True)
-    assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
+        download.fetch(NAME)
+    assert download.fetch(NAME).read_bytes() == CONTENT
 
 
 def test_mirrors_are_tried_before_the_host(server, monkeypatch):
@@ -164,32 +164,32 @@ def test_mirrors_are_tried_before_the_host(server, monkeypatch):
         f"{base}{path}",
         "http://127.0.0.1:9/hopper_medium-v2.hdf5",
     ]
-    assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
+    assert download.fetch(NAME).read_bytes() == CONTENT
 
 
 def test_copy_of_v2_files_is_tried_when_the_host_fails(server, monkeypatch):
     monkeypatch.setattr(download, "V2_COPY", download.HOST.replace("{path}", "copy/{file}"))
     server.behaviour = "404 at the host"
-    assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
+    assert download.fetch(NAME).read_bytes() == CONTENT
     assert not any("copy" in url for url in download.addresses(ENTRIES["hopper-medium-v0"]))
 
 
 @pytest.mark.parametrize("behaviour", ["redirect", "slow"])
 def test_redirects_and_slow_answers_work(server, behaviour):
     server.behaviour = behaviour
-    assert download.fetch(server.entry, quiet=True).read_bytes() == CONTENT
+    assert download.fetch(NAME).read_bytes() == CONTENT
 
 
 def test_files_of_the_d4rl_package_are_used(server, tmp_path):
     path = tmp_path / "d4rl-package" / "hopper_medium-v2.hdf5"
     path.parent.mkdir()
     path.write_bytes(CONTENT)
-    assert download.fetch(server.entry) == path
+    assert download.fetch(NAME) == path
     assert server.ranges == []
     path.write_bytes(CONTENT[:-1])
     with pytest.raises(DatasetNotFound, match="1,023,999 bytes"):
         download.locate(server.entry)
-    assert download.fetch(server.entry, quiet=True) == target()
+    assert download.fetch(NAME) == target()
 
 
 def test_file_downloaded_by_hand(server, tmp_path, capsys):

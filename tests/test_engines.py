@@ -29,15 +29,15 @@ LONG = Experiment(
 
 
 @pytest.fixture(autouse=True)
-def ray_as_nice_as_we_are(monkeypatch):
-    """Ray's workers else give way to all other work of the machine."""
+def ray_with_normal_priority(monkeypatch):
+    """By default, Ray's workers have a lower priority than all other processes."""
     monkeypatch.setenv("RAY_worker_niceness", "0")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
 
 
 @pytest.fixture
 def elsewhere(small_dataset, home, monkeypatch):
-    """The bits that the local engine leaves, and then another home with the same data to run in."""
+    """Runs a grid locally, returns its bits, and changes to a new home with the same data."""
 
     def local(experiment, cells):
         grid.run(experiment, workers=2, retries=0, quiet=True)
@@ -80,8 +80,8 @@ def two_nodes():
 @pytest.mark.slow
 @pytest.mark.parametrize("ship", [False, True])
 def test_runs_of_a_lost_node_resume_on_another(ship, two_nodes, elsewhere, monkeypatch):
-    """By the shared folder, and without one: then the runs came back through Ray."""
-    from offline_gntd.experiments.engines.ray import Ray
+    """With a shared folder, and without one, where run folders are sent through Ray."""
+    from offline_gntd.experiments.engine_ray import Ray
 
     expected = elsewhere(LONG, LONG.cells())
     cluster, node = two_nodes
@@ -120,9 +120,9 @@ def test_an_existing_cluster_imports_the_users_file(two_nodes, home, monkeypatch
 
 @pytest.mark.slow
 def test_a_job_that_slurm_stops_is_requeued_and_resumes(elsewhere):
-    """As Slurm does before a time limit or for a greater job: by a signal, to submitit's process."""
+    """Slurm sends this signal before a time limit or a preemption."""
     pytest.importorskip("submitit")
-    from offline_gntd.experiments.engines.slurm import Slurm
+    from offline_gntd.experiments.engine_slurm import Slurm
 
     expected = elsewhere(LONG, LONG.cells()[:1])
     [cell] = LONG.cells()[:1]
@@ -145,9 +145,9 @@ def test_a_job_that_slurm_stops_is_requeued_and_resumes(elsewhere):
 
 @pytest.mark.slow
 def test_slurm_gets_one_array_with_the_given_parameters(small_dataset, home, monkeypatch):
-    """The very file that sbatch would be given, by a stand-in for it."""
+    """A script in place of sbatch keeps the file that it is given."""
     pytest.importorskip("submitit")
-    from offline_gntd.experiments.engines.slurm import Slurm
+    from offline_gntd.experiments.engine_slurm import Slurm
 
     bin = home / "bin"
     bin.mkdir()
@@ -179,7 +179,7 @@ def test_slurm_gets_one_array_with_the_given_parameters(small_dataset, home, mon
 @pytest.mark.slow
 def test_pending_slurm_jobs_are_cancelled_when_the_grid_stops(home):
     pytest.importorskip("submitit")
-    from offline_gntd.experiments.engines.slurm import Slurm
+    from offline_gntd.experiments.engine_slurm import Slurm
 
     class Queued:
         state, cancelled = "PENDING", False

@@ -1,13 +1,12 @@
-"""The evaluation every score comes from."""
+"""The evaluation that every score comes from."""
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 
-from offline_gntd.evaluation import Evaluator
+from offline_gntd.evaluation import BATCHED, Acrobot, CartPole, Evaluator, SeparateEnvs
 from offline_gntd.tasks import Task
-from offline_gntd.vector_envs import BATCHED, Acrobot, CartPole, SeparateEnvs
 
 
 def uniform_policy(seed):
@@ -16,7 +15,7 @@ def uniform_policy(seed):
 
 
 def test_every_episode_counts_so_short_ones_are_not_favoured(cartpole):
-    """Against 2,000 whole episodes run one after another: the quota leaves no bias."""
+    """The mean return equals that of 2,000 episodes run one after another."""
     environment, rng, truth = gymnasium.make("CartPole-v1"), np.random.default_rng(0), []
     for episode in range(2_000):
         environment.reset(seed=episode)
@@ -31,7 +30,7 @@ def test_every_episode_counts_so_short_ones_are_not_favoured(cartpole):
     assert abs(measured.mean() - np.mean(truth)) < 3.5 * error
 
 
-def test_an_evaluation_depends_on_seed_and_key_alone(cartpole):
+def test_an_evaluation_depends_only_on_seed_and_key(cartpole):
     def constant(obs):
         return torch.zeros(obs.shape[:-1], dtype=torch.int64)
 
@@ -43,8 +42,8 @@ def test_an_evaluation_depends_on_seed_and_key_alone(cartpole):
     assert not np.array_equal(first[0], first[1])
 
 
-def test_returns_are_of_whole_episodes_in_their_own_environment(cartpole):
-    """A policy that always pushes left falls within a dozen steps, whatever its neighbours do."""
+def test_episodes_do_not_affect_each_other(cartpole):
+    """A policy that always pushes left falls within a dozen steps; the others balance."""
 
     def left_or_balance(obs):
         balance = (obs[..., 2] + 0.3 * obs[..., 3] > 0).long()  # leans against the fall: 500 steps
@@ -89,7 +88,7 @@ def test_batched_episodes_equal_those_of_gymnasium_bit_for_bit(env_id, feedback,
 @pytest.mark.parametrize(
     ("task", "action"),
     [
-        (Task("Acrobot-v1", 6, 3, True, -500.0, -80.0, "test"), 1),  # no torque: hangs for ever
+        (Task("Acrobot-v1", 6, 3, True, -500.0, -80.0, "test"), 1),  # no torque: never swings up
         (Task("CartPole-v1", 4, 2, True, 22.3, 500.0, "test"), None),  # balances
     ],
 )
@@ -104,7 +103,7 @@ def test_batched_episodes_end_at_the_time_limit(task, action):
 
     returns = Evaluator(task, [0], 4).returns(act, key=0)
     assert abs(returns).max() == 500
-    assert calls == [(1, 4, task.obs_dim)] * 500  # the shape stays, whichever episodes have ended
+    assert calls == [(1, 4, task.obs_dim)] * 500  # the batch keeps its shape when episodes end
 
 
 def test_only_acrobot_and_cartpole_without_options_are_batched(cartpole):

@@ -81,7 +81,7 @@ def test_json(study, capsys):
     assert found["changed"] == {"hidden_dims": ["256x256", "16x16"]}
 
 
-def test_a_cell_without_runs(study):
+def test_cell_without_runs(study):
     with pytest.raises(UserError, match="no finished runs of gntd on cartpole-replay in study"):
         explain("study", "cartpole-replay", "gntd")
 

@@ -88,7 +88,7 @@ def assert_one_line(arguments, capsys, code=2):
     ],
     ids=lambda arguments: " ".join(word[:12] for word in arguments),
 )
-def test_names_of_300_letters(arguments, home, capsys):
+def test_a_name_of_300_letters_is_refused_in_one_line(arguments, home, capsys):
     assert_one_line(arguments, capsys)
     assert not list(home.iterdir())
 
@@ -109,7 +109,7 @@ def test_names_of_300_letters(arguments, home, capsys):
         (["--device", "cpu:7"], "no device 'cpu:7'; use cpu, cuda or cuda:N"),
     ],
 )
-def test_numbers_that_are_too_large(arguments, words, home, capsys):
+def test_too_large_numbers_are_refused_in_one_line(arguments, words, home, capsys):
     assert words in assert_one_line(["run", "table1", *arguments], capsys)
     assert not list(home.iterdir())
 
@@ -118,7 +118,7 @@ def test_numbers_that_are_too_large(arguments, words, home, capsys):
     ("text", "words"),
     [
         ("a = " + "[" * 5000, "nested too deeply"),
-        ("a = " + "[" * 400 + "]" * 400, "no experiment setting 'a'"),
+        ("a = " + "[" * 400 + "]" * 400, "no Experiment setting 'a'"),
         ("name = 5", "name must be text, not 5"),
         ("name = 'a/b'", "cannot name an experiment"),
         ("name = '..'", "cannot name an experiment"),
@@ -130,7 +130,7 @@ def test_numbers_that_are_too_large(arguments, words, home, capsys):
     ],
     ids=lambda text: text[:20],
 )
-def test_toml_files_that_are_no_experiment(text, words, home, capsys):
+def test_invalid_toml_experiments_are_refused_in_one_line(text, words, home, capsys):
     path = home / "mine.toml"
     path.write_text(text)
     assert words in assert_one_line(["run", str(path)], capsys)
@@ -226,7 +226,7 @@ def test_a_damaged_experiment_json_is_named(content, finished_study, capsys):
 
 
 @pytest.mark.parametrize("name", ["lock-x", "lock-", "lock-1e3", f"lock-{'9' * 30}"])
-def test_files_that_are_no_locks_are_ignored(name, small_dataset):
+def test_files_with_other_names_than_locks_are_ignored(name, small_dataset):
     cell = STUDY.cells()[0]
     cell.folder(0).mkdir(parents=True)
     (cell.folder(0) / name).write_text("")
@@ -236,7 +236,7 @@ def test_files_that_are_no_locks_are_ignored(name, small_dataset):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, '{"machine": 5}', '{"process": "x"}'])
-def test_a_lock_that_cannot_be_read_is_taken_over_when_its_time_stands_still(content, home, monkeypatch):
+def test_an_unreadable_lock_without_heartbeats_is_taken_over(content, home, monkeypatch):
     monkeypatch.setattr(lock, "TIMEOUT", 0.2)
     (home / "run").mkdir()
     (home / "run/lock-5").write_text(content)

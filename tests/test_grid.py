@@ -18,8 +18,7 @@ from offline_gntd.cli import main
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions, grid, results
 from offline_gntd.experiments.definitions import Experiment, Protocol
-from offline_gntd.experiments.estimates import Rate, Rates
-from offline_gntd.experiments.planning import plan
+from offline_gntd.experiments.planning import Rate, Rates, plan
 
 FAST = "@hidden_dims=16x16@batch_size=32"
 STUDY = Experiment(
@@ -47,25 +46,25 @@ def test_a_grid_runs_only_missing_cells(small_dataset):
     assert len(found.evaluations) == 16
     again = grid.run(STUDY, workers=2, quiet=True)
     assert counts(again)["finished_before"] == 4
-    # what is finished is added to what was asked for, too
+    # finished runs are added to the stored experiment
     definitions.stored_path("study").write_text(json.dumps(replace(STUDY, seeds=1).to_dict()))
     grid.run(STUDY, quiet=True)
     assert definitions.find("study") == STUDY
     (STUDY.cells()[0].folder(1) / "run.json").unlink()
     assert [cell.seeds for cell in plan(STUDY).todo] == [(0, 1)]  # the stack that seed 1 belongs to
-    # the shipped form counts as done, and reads like the folders
+    # exported runs count as done, and are read like run folders
     grid.run(STUDY, workers=1, quiet=True)
     before = results.read("study")
     results.export(definitions.find("study"))
     for path in sorted((definitions.stored_path("study").parent).rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
-    shipped = results.read("study")
+    exported = results.read("study")
     key = [*results.KEY, "step"]
-    assert shipped.evaluations[key].values.tolist() == before.evaluations[key].values.tolist()
-    assert shipped.evaluations["score"].tolist() == pytest.approx(before.evaluations["score"].tolist())
-    assert shipped.runs["config"].tolist() == before.runs["config"].tolist()
+    assert exported.evaluations[key].values.tolist() == before.evaluations[key].values.tolist()
+    assert exported.evaluations["score"].tolist() == pytest.approx(before.evaluations["score"].tolist())
+    assert exported.runs["config"].tolist() == before.runs["config"].tolist()
     assert not plan(STUDY).todo
-    assert definitions.find("study") == STUDY  # as it was run, though nothing but the results is left
+    assert definitions.find("study") == STUDY  # from the exported files alone
 
 
 def test_runs_with_other_settings_are_stale(small_dataset):
@@ -77,7 +76,7 @@ def test_runs_with_other_settings_are_stale(small_dataset):
     assert cell in plan(STUDY, rerun_stale=True).todo
 
 
-def test_a_run_that_fails_is_recorded_and_the_others_go_on(small_dataset):
+def test_a_failed_run_is_recorded_and_the_others_continue(small_dataset):
     broken = Experiment(
         "broken",
         STUDY.datasets,
@@ -142,7 +141,7 @@ def test_failed_cells_are_recorded_and_only_those_are_run_again(small_dataset, c
     assert main(["status", GRID.name]) == 0
     assert "8 done, 2 failed" in capfd.readouterr().out
     before = {cell: (cell.folder(0) / "run.json").stat().st_mtime_ns for cell in sound_cells()}
-    assert main(COMMAND) == 1  # nobody is killed this time
+    assert main(COMMAND) == 1  # no worker is killed this time
     assert "1 done, 8 finished before, 1 failed" in capfd.readouterr().out
     assert {cell: (cell.folder(0) / "run.json").stat().st_mtime_ns for cell in sound_cells()} == before
 
@@ -193,11 +192,11 @@ def test_ctrl_c_stops_a_grid_with_checkpoints(small_dataset, home):
     assert json.loads((folder / "run.json").read_text())["status"] == "stopped"
     assert len(list(folder.glob("checkpoint-*.pt"))) == 1
     assert not list(folder.glob("lock-*"))
-    assert not (home / "results/endless/cartpole-replay-small/gndqn").exists()  # what had not begun did not
+    assert not (home / "results/endless/cartpole-replay-small/gndqn").exists()  # not started after Ctrl-C
 
 
 @pytest.mark.slow
-def test_ctrl_c_twice_ends_it_now(small_dataset, home):
+def test_a_second_ctrl_c_ends_the_grid_at_once(small_dataset, home):
     command = [sys.executable, "-m", "offline_gntd", "run", "endless", "--datasets", "cartpole-replay-small"]
     command += ["--algorithms", "dqn", "--seeds", "1", "--steps", "100000000", "--workers", "1"]
     grid = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ, text=True)
@@ -214,7 +213,7 @@ def test_ctrl_c_twice_ends_it_now(small_dataset, home):
 
 
 def test_the_longest_runs_come_first(small_dataset):
-    """By measured rates; a cell of unknown length may be long."""
+    """Cells of unknown length are first, since they may be the longest."""
     study = replace(STUDY, algorithms=("td" + FAST, *STUDY.algorithms), seeds=2)
     quick, slow = (Rate(seconds, 0.0) for seconds in (1e-4, 1e-2))
     known = {("dqn" + FAST, 2): [quick], ("gndqn" + FAST, 2): [slow]}

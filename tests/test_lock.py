@@ -21,7 +21,7 @@ def impatient(monkeypatch):
 
 
 def leave(folder, number=0, **owner):
-    """A lock that somebody else left."""
+    """Write the lock of another owner."""
     folder.mkdir(exist_ok=True)
     path = folder / f"lock-{number}"
     path.write_text(json.dumps(owner))
@@ -35,7 +35,7 @@ def test_one_owner_at_a_time(home):
         assert lock.owner(folder)["process"] == os.getpid()
         with pytest.raises(Locked), Lock([folder]):
             pass
-        assert lock.owner(folder) is not None  # the one that was refused has taken nothing away
+        assert lock.owner(folder) is not None  # the refused process removed no lock
     assert not list(folder.iterdir())
     with Lock([folder]):
         pass
@@ -58,7 +58,7 @@ def test_the_lock_of_a_killed_process_is_free_at_once(home):
     assert owner.stdout.readline() == b"held\n"
     with pytest.raises(Locked), Lock([folder]):
         pass
-    owner.kill()  # not yet waited for: a zombie holds nothing either
+    owner.kill()  # it is a zombie until `wait`, and holds no lock
     deadline = time.monotonic() + 5
     while Watch([folder]).is_locked() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -84,9 +84,9 @@ def test_an_owner_on_another_machine_without_heartbeats_is_dead(home, impatient,
     assert watch.is_locked()
     time.sleep(0.6)
     assert not watch.is_locked()
-    began = time.monotonic()
+    start = time.monotonic()
     with Lock([home / "run"]):
-        assert time.monotonic() - began >= 0.5  # it was watched
+        assert time.monotonic() - start >= 0.5  # it was watched
         assert not path.exists()
 
 
@@ -134,7 +134,7 @@ def contend(folder, barrier, winners):
         winners.put(os.getpid())
     except Locked:
         winners.put(None)
-    barrier.wait()  # nobody dies before all have tried
+    barrier.wait()  # every process lives until all have tried
 
 
 @pytest.mark.parametrize("dead_owner", [False, True])

@@ -12,9 +12,10 @@ from minari.data_collector import EpisodeBuffer
 
 from offline_gntd import extensions
 from offline_gntd.cli import main
-from offline_gntd.datasets import load, minari_store
+from offline_gntd.datasets import download, load, minari_store
 from offline_gntd.datasets.check import check
-from offline_gntd.datasets.exchange import convert, fetch
+from offline_gntd.datasets.download import fetch
+from offline_gntd.datasets.loading import convert
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator, make
 
@@ -332,9 +333,7 @@ def test_built_dataset_is_stored_as_minari(monkeypatch):
 
 
 def test_offline_error_is_one_line(monkeypatch):
-    from offline_gntd.datasets import exchange
-
-    monkeypatch.setattr(exchange, "REMOTES", {"hf": "http://127.0.0.1:9"})
+    monkeypatch.setattr(download, "MINARI_HOSTS", {"hf": "http://127.0.0.1:9"})
     with pytest.raises(UserError, match=r"does not answer .* copy it"):
         fetch("mujoco/hopper/medium-v0")
 

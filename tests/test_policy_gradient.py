@@ -9,8 +9,8 @@ from conftest import seeded
 
 from offline_gntd.algorithms.policy_gradient import PRESETS, PolicyGradient
 from offline_gntd.nn.kfac import KFAC
-from offline_gntd.nn.noise import normal
 from offline_gntd.nn.optimisers import Optimiser
+from offline_gntd.nn.policies import normal
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Transitions
 

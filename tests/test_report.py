@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fabricated import write_run
 
-from offline_gntd.analysis import render
+from offline_gntd.analysis import FIGURES, render, report
 from offline_gntd.analysis.table import Cell, Table, html_table
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
 
@@ -28,8 +28,7 @@ def study(name="study", seeds=2, **changes):
 @pytest.fixture
 def few_figures(monkeypatch):
     """One figure per experiment: drawing all takes seconds."""
-    draw = render.draw
-    monkeypatch.setattr(render, "draw", lambda selection, columns, _: draw(selection, columns, ["profiles"]))
+    monkeypatch.setattr(report, "FIGURES", {"profiles": FIGURES["profiles"]})
 
 
 def test_contents(few_figures):
@@ -66,7 +65,7 @@ def test_refused_experiments_are_named(few_figures, home):
 
 
 def test_names_are_escaped():
-    table = Table("t", "<b>", ("<i>",), ((Cell("<script>"),),), None)
+    table = Table("<b>", ("<i>",), ((Cell("<script>"),),), None)
     html = html_table(table)
     assert not re.search(r"<(b|i|script)>", html)
 
@@ -86,14 +85,14 @@ def test_report_of_exported_results_in_a_browser(browser, home):
     (home / "results").mkdir()
     for path in (REPOSITORY / "results").glob("*.*"):
         shutil.copy(path, home / "results")
-    report = render.report()
+    page = render.report()
     for width in (PHONE, DESK):
         tab = browser.new_page(viewport={"width": width, "height": 800})
         wrong, asked_for = [], []
         tab.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
         tab.on("console", lambda message, wrong=wrong: wrong.append(message.text))
         tab.on("request", lambda request, asked_for=asked_for: asked_for.append(request.url))
-        tab.goto(report.as_uri())
+        tab.goto(page.as_uri())
         assert not wrong
         assert {url.partition(":")[0] for url in asked_for} <= {"file", "data"}
         assert tab.evaluate("document.documentElement.scrollWidth") == width  # nothing sticks out
@@ -114,7 +113,7 @@ def test_tables_sort_in_a_browser(browser, tmp_path):
         ("f", "+2.1"),
     ]
     rows = tuple((Cell(name), Cell(value)) for name, value in texts)
-    table = Table("t", "a caption", ("name", "value"), rows, None, foot=((Cell("total"), Cell("9")),))
+    table = Table("a caption", ("name", "value"), rows, None, foot=((Cell("total"), Cell("9")),))
     path = tmp_path / "page.html"
     path.write_text(table.text("html"), encoding="utf-8")
     tab = browser.new_page()

@@ -9,15 +9,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from offline_gntd import tensors, versions
+from offline_gntd import versions
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.algorithms.q_learning import QLearner, QLearning
+from offline_gntd.configuration import from_dict
 from offline_gntd.datasets import load
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import planning
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
 from offline_gntd.experiments.record import Record
 from offline_gntd.experiments.run import Run, Stopped, evaluate_stored
+from offline_gntd.files import Unreadable, load_tensors, save_tensors
 
 PROTOCOL = Protocol(steps=100, evaluate_every=40, evaluate_episodes=2, seeds_per_process=2)
 FAST = "@hidden_dims=16x16@batch_size=32"
@@ -33,18 +35,18 @@ def rows(cell, seed, name):
 
 
 def without_timing(cell, seed):
-    """All that a run leaves, but for what a clock says."""
+    """The rows and the state of a run, without the columns of seconds."""
     scores, metrics = (
         [{k: v for k, v in row.items() if "seconds" not in k} for row in rows(cell, seed, name)]
         for name in ("scores.csv", "metrics.csv")
     )
     [checkpoint] = cell.folder(seed).glob("checkpoint-*.pt")
-    state = tensors.load(checkpoint)["state"]
+    state = load_tensors(checkpoint)["state"]
     flat = {(part, k): v.tolist() for part, values in state.items() for k, v in values.items()}
     return scores, metrics, flat
 
 
-def test_a_run_leaves_a_record_of_every_seed(small_dataset):
+def test_a_run_records_every_seed(small_dataset):
     Run(cell()).execute()
     for seed in (0, 1):
         description = json.loads((cell().folder(seed) / "run.json").read_text())
@@ -86,10 +88,10 @@ def test_a_stopped_run_resumes_to_the_same_bits(small_dataset, algorithm, monkey
         (undisturbed.folder(seed) / "run.json").unlink()
         [checkpoint] = undisturbed.folder(seed).glob("checkpoint-*.pt")
         checkpoint.unlink()
-    looks = iter([False, True])  # stop at the second look, between two evaluations
+    checks = iter([False, True])  # stop at the second check, between two evaluations
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 30)
     with pytest.raises(Stopped):
-        Run(resumed).execute(stopping=lambda: next(looks))
+        Run(resumed).execute(stopping=lambda: next(checks))
     Run(resumed).execute()
     assert [without_timing(resumed, seed) for seed in (0, 1)] == expected
     description = json.loads((resumed.folder(0) / "run.json").read_text())
@@ -121,9 +123,9 @@ def test_a_checkpoint_of_another_torch_version_is_not_resumed(small_dataset, mon
 
 def test_a_damaged_checkpoint_of_one_seed_restarts_all_seeds(small_dataset, monkeypatch):
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 50)
-    looks = iter([False, True])  # with an evaluation behind it
+    checks = iter([False, True])  # after one evaluation
     with pytest.raises(Stopped):
-        Run(cell()).execute(stopping=lambda: next(looks))
+        Run(cell()).execute(stopping=lambda: next(checks))
     [checkpoint] = cell().folder(1).glob("checkpoint-*.pt")
     checkpoint.write_bytes(b"spoiled")
     Run(cell()).execute()
@@ -131,7 +133,7 @@ def test_a_damaged_checkpoint_of_one_seed_restarts_all_seeds(small_dataset, monk
         assert [int(row["step"]) for row in rows(cell(), seed, "scores.csv")] == [40, 80, 100]
 
 
-def test_a_diverged_seed_is_a_result_and_the_others_go_on(small_dataset):
+def test_a_diverged_seed_is_recorded_and_the_others_continue(small_dataset):
     run = Run(cell("td"))
     update = run.training.agent.update
 
@@ -169,7 +171,7 @@ def test_cells_and_their_hashes():
     assert by_algorithm["td"] != by_algorithm["dqn"]
     alone = replace(experiment, seeds=1).cells()[0]  # fewer seeds than a stack holds
     assert cells[0].config_hash == cells[1].config_hash != alone.config_hash
-    assert Experiment.from_dict(experiment.to_dict()) == experiment
+    assert from_dict(Experiment, experiment.to_dict()) == experiment
 
 
 @pytest.mark.parametrize("algorithm", ["gndqn", "td"])
@@ -240,7 +242,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_noticed(small_dataset):
     content, draws = checkpoint.read_bytes(), random.Random(0)
     for _ in range(300):
         flipped(checkpoint, draws.randrange(8 * len(content)))
-        with pytest.raises(tensors.Unreadable):
+        with pytest.raises(Unreadable):
             Record(one.folder(0)).load(100)
         checkpoint.write_bytes(content)
     assert Record(one.folder(0)).load(100)["step"] == 100
@@ -270,7 +272,7 @@ def test_a_checkpoint_of_another_agent_or_step_is_not_used(small_dataset, capsys
         agent[name] = agent[name][..., :-1]
     else:
         content["step"] = 40
-    tensors.save(cell().folder(0) / "checkpoint-100.pt", content)
+    save_tensors(cell().folder(0) / "checkpoint-100.pt", content)
     Run(cell()).execute()
     assert "checkpoint 100 is not used" in capsys.readouterr().err
     assert [without_timing(cell(), seed) for seed in (0, 1)] == expected

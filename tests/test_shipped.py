@@ -33,7 +33,7 @@ def clone(home):
         shutil.copy(path, home / "results")
 
 
-def test_all_are_found():
+def test_exported_experiments_are_listed():
     assert set(with_results()) == set(EXPERIMENTS) >= {"table1", "periods"}
     assert {("table1", None), ("table1", "published"), ("periods", None)} <= set(COMMITTED)
 
@@ -48,9 +48,9 @@ def test_committed_tables_are_what_the_shipped_results_give(name, kind):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_shipped_runs_have_the_settings_of_today_s_presets(name):
-    """If this fails, a preset has changed, and `offline-gntd run` would do its shipped runs again. A new
-    field of settings whose default is what was done before is `configuration.added`."""
+def test_shipped_runs_match_the_current_presets(name):
+    """If this fails, a preset has changed, and `offline-gntd run` would repeat its shipped runs. A new field
+    whose default keeps the old behaviour is declared with `configuration.added`."""
     for run in results.read_exported(name).runs.to_dict("records"):
         if run["versions"]["offline_gntd"].startswith("0.1."):
             continue  # its settings had other names
@@ -71,7 +71,7 @@ def test_every_cell_can_be_explained(name):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_figure_of_each(name, home):
+def test_figures_of_every_experiment(name, home):
     comparable = find(name).table.metric == "score"  # returns of several tasks have no common profile
     written = render.figure(
         name, ["profiles" if comparable else "updates", "efficiency"], allow_mixed_data=True
@@ -80,12 +80,12 @@ def test_a_figure_of_each(name, home):
     assert all(path.stat().st_size > 5_000 for path in written)
 
 
-def test_the_curvature_of_shipped_runs_is_drawn():
+def test_kfac_figure_of_shipped_runs():
     written = render.figure("periods", ["kfac"])
     assert all(path.name.startswith("periods-kfac") and path.stat().st_size > 5_000 for path in written)
 
 
-def test_a_figure_that_the_runs_have_nothing_for(home):
+def test_figure_without_data_is_refused(home):
     text = (home / "results/periods.csv").read_text().replace("kfac_", "x_")
     (home / "results/periods.csv").write_text(text)
     with pytest.raises(UserError, match="no data for the figure 'kfac'"):
@@ -102,7 +102,7 @@ def test_every_figure_is_drawn_the_same_twice(name):
     assert first == again
 
 
-def test_the_commands(capsys):
+def test_commands_on_exported_results(capsys):
     assert main(["table", "table1", "--kind", "improvement", "--format", "html"]) == 0
     assert "<table" in capsys.readouterr().out
     options = [

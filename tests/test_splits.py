@@ -1,4 +1,4 @@
-"""MuJoCo splits built from scratch: their content, and the same bytes after a kill."""
+"""MuJoCo splits built from scratch: their content, and reproducibility to the byte, also after a kill."""
 
 import dataclasses
 import os
@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-from offline_gntd import tensors
 from offline_gntd.cli import main
 from offline_gntd.collection import builders, splits, training
 from offline_gntd.collection.builders import build_splits
+from offline_gntd.collection.online import RolloutBuffer, VectorCollector, roll_out
 from offline_gntd.collection.splits import SIZES, BuildSpec, Size, TrainedPolicies
 from offline_gntd.collection.training import OnlineTraining, Rates, Snapshot, TrainingSettings, measure
-from offline_gntd.collection.vector_collector import RolloutBuffer, VectorCollector, roll_out
 from offline_gntd.datasets import DatasetNotFound, built_datasets, load
 from offline_gntd.datasets.check import check
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import BUILT_IN, Cell, Protocol
 from offline_gntd.experiments.run import Run
-from offline_gntd.locomotion import LOCOMOTION
+from offline_gntd.files import load_tensors
+from offline_gntd.tasks import LOCOMOTION
 
 SMALL = "@hidden_dims=16x16@batch_size=16"
 QUICK = TrainingSettings(
@@ -171,7 +171,7 @@ def test_one_training_gives_all_splits_of_a_body(quick, monkeypatch, capsys):
     assert medium.provenance["steps"] == 400
     assert medium.provenance["training"]["updates"] == 100
 
-    # whatever was trained is not trained again
+    # a finished training is not repeated
     monkeypatch.setattr(OnlineTraining, "train_step", None)
     monkeypatch.setattr(builders, "measure", None)
     (again,) = build_splits(["hopper-medium-local"], quick, force=True, quiet=True)
@@ -218,7 +218,7 @@ def test_random_split_needs_no_training(home, monkeypatch, capsys):
     assert check(dataset.name).verdict == "sound"
     assert "training" not in dataset.provenance
     assert dataset.provenance["level"].startswith("random policy, score ")
-    # it is the same set whatever the settings of a training are, and its command repeats it
+    # the settings of a training do not change it, and its command repeats it
     longer = dataclasses.replace(SIZES["small"].of_rows(2000), training=TrainingSettings(steps=500_000))
     assert build_splits([dataset.name], longer, quiet=True)[0].sha256 == dataset.sha256
     assert main([*dataset.provenance["command"].split()[1:], "--force"]) == 0
@@ -243,7 +243,7 @@ def test_only_needed_bodies_are_trained_and_the_time_is_announced(home, capsys):
         r"\(measured: [\d,]+ steps/s, [\d,]+ updates/s\)",
         line,
     )
-    # a finished training is not announced, nor what was rolled out before
+    # a finished training is not announced, nor are stored roll-outs
     assert main(["datasets", "build", "hopper-medium-local", *FLAGS]) == 0
     assert "Hopper-v4: rolling out 301 steps takes about" in capsys.readouterr().err
     assert main(["datasets", "build", "hopper-medium-local", *FLAGS, "--force"]) == 0
@@ -352,7 +352,7 @@ def test_killed_build_gives_the_same_data(quick, monkeypatch, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     folder = next((tmp_path / "killed").glob("datasets/trainings/*"))
-    steps = tensors.load(folder / "checkpoint.pt")["steps"]
+    steps = load_tensors(folder / "checkpoint.pt")["steps"]
     assert 200 < steps < 1_200  # it was learning
     sums = {}
     for place in ("killed", "whole"):

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from offline_gntd.cli import main
-from offline_gntd.experiments import lock, planning, status
+from offline_gntd.experiments import lock, planning
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
-from offline_gntd.experiments.display import open_display
-from offline_gntd.experiments.estimates import Forecast, Rate, Rates, known_rates, measure
 from offline_gntd.experiments.job import JobResult, Options, Progress, run_job
 from offline_gntd.experiments.lock import Lock
+from offline_gntd.experiments.planning import Rate, Rates, known_rates, measure
+from offline_gntd.experiments.progress import Forecast, open_display, read_status
 from offline_gntd.files import duration
 
 FAST = "@hidden_dims=16x16@batch_size=32"
@@ -31,13 +31,13 @@ ARGUMENTS += ["--steps", "60", "--evaluate-every", "20", "--evaluate-episodes", 
 
 @pytest.fixture
 def half_done(small_dataset, monkeypatch):
-    """Of dqn one done, one stopped on its way, one failed; of td one diverged, two not begun."""
+    """Three runs of dqn: done, stopped, failed. Three of td: one diverged, two not started."""
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 20)
     store(STUDY)
     cells = STUDY.cells()
     assert run_job(cells[0], Options()).kind == "done"
-    looks = iter([False, True])
-    assert run_job(cells[1], Options(), stopping=lambda: next(looks)).kind == "stopped"
+    checks = iter([False, True])
+    assert run_job(cells[1], Options(), stopping=lambda: next(checks)).kind == "stopped"
 
     def fail(progress):
         raise ValueError("by accident\nin two lines")
@@ -52,8 +52,8 @@ def states(found):
     return [run.state for run in found.runs]
 
 
-def test_status_from_disk_alone(half_done, capsys):
-    found = status.read("study")
+def test_status_is_read_from_files(half_done, capsys):
+    found = read_status("study")
     assert states(found) == ["done", "waiting", "failed", "diverged", "waiting", "waiting"]
     assert found.seconds_left is None  # nothing runs
     assert "1 done, 1 diverged, 1 failed, 3 waiting" in found.headline()
@@ -61,7 +61,7 @@ def test_status_from_disk_alone(half_done, capsys):
     assert found.runs[2].error == "ValueError: by accident in two lines"
     assert "see results/study" in found.runs[2].text()
     with Lock(half_done[1].folders()):
-        found = status.read("study")
+        found = read_status("study")
         assert states(found)[1] == "running"
         dqn, td = known_rates().of(half_done[1]), known_rates().of(half_done[4])
         rest = 20 * dqn.seconds_per_update + 2 * dqn.seconds_per_episode
@@ -79,7 +79,7 @@ def test_status_from_disk_alone(half_done, capsys):
             "stale": 0,
             "waiting": 2,
         }
-    assert states(status.read("study"))[1] == "waiting"
+    assert states(read_status("study"))[1] == "waiting"
     assert main(["status"]) == 0
     assert capsys.readouterr().out.startswith("study: 1 done")
     assert main(["status", "nothing"]) == 2
@@ -87,23 +87,23 @@ def test_status_from_disk_alone(half_done, capsys):
 
 def test_a_damaged_run_does_not_hide_the_others(half_done, home):
     name, *_ = (path.parent.name for path in (home / "results").glob("*/experiment.json"))
-    before = status.read(name)
+    before = read_status(name)
     path = next((home / "results").glob("*/*/*/seed-*/run.json"))
     path.write_text("{")
-    found = status.read(name)
+    found = read_status(name)
     assert len(found.runs) == len(before.runs)
     assert [run.state for run in found.runs if run.error and "delete its folder" in run.error] == ["failed"]
 
 
 def test_a_run_of_a_dead_process_is_waiting(half_done):
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(dict(machine="?", process=1, born="1")))
-    assert states(status.read("study"))[1] == "running"  # elsewhere, for all we know
-    assert "silent" not in status.read("study").runs[1].text()
+    assert states(read_status("study"))[1] == "running"  # elsewhere, for all we know
+    assert "silent" not in read_status("study").runs[1].text()
     os.utime(half_done[1].folder(1) / "lock-0", (0, 0))
-    assert "silent for" in status.read("study").runs[1].text()
+    assert "silent for" in read_status("study").runs[1].text()
     owner = {"machine": lock.machine(), "process": 1, "born": "never"}
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(owner))
-    assert states(status.read("study"))[1] == "waiting"
+    assert states(read_status("study"))[1] == "waiting"
 
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(small_dataset, home, capsys):
@@ -124,7 +124,7 @@ def test_a_dry_run_counts_hours_from_measured_rates(half_done):
     rate = known_rates().of(half_done[0])
     whole = 60 * rate.seconds_per_update + 6 * rate.seconds_per_episode
     part = 20 * rate.seconds_per_update + 2 * rate.seconds_per_episode
-    assert made.seconds[half_done[1]] == pytest.approx(part)  # it goes on from step 40
+    assert made.seconds[half_done[1]] == pytest.approx(part)  # it resumes at step 40
     assert made.seconds[half_done[2]] == pytest.approx(whole)
     assert "from step 40" in made.text()
     assert len(made.plan.finished) == 2
@@ -135,7 +135,7 @@ def test_the_wall_time_of_a_plan():
     seconds = dict(zip(cells, (5.0, 4.0, 3.0, 3.0, None, 1.0), strict=True))
     made = planning.Preview(planning.Plan(todo=cells), 2, seconds)
     assert made.total == 16
-    assert made.wall == 8  # 5 + 3 beside 4 + 3 + 1
+    assert made.wall == 8  # one worker: 5 + 3, the other: 4 + 3 + 1
     assert "without 1 that have no estimate" in made.text()
 
 
@@ -177,7 +177,8 @@ def test_a_rate_is_measured_on_the_spot(source, algorithm, small_dataset):
     assert time.monotonic() - start < 20  # about one second on a quiet machine
     assert rate.seconds_per_update > 0
     assert rate.seconds_per_episode > 0
-    rates = Rates({}).with_measured([cell], {(cell.source, cell.seeds): cell.sources()})
+    plan = planning.Plan(todo=[cell], sources={(cell.source, cell.seeds): cell.sources()})
+    rates = Rates({}).with_measured(plan)
     assert rates.seconds(cell) > 0
 
 
@@ -190,8 +191,8 @@ def test_durations(seconds, text):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_terminal_gets_bars_and_anything_else_plain_lines(terminal, home, monkeypatch):
-    monkeypatch.setattr("offline_gntd.experiments.display.LINE_SECONDS", 0.0)
+def test_progress_is_bars_on_a_terminal_and_lines_elsewhere(terminal, home, monkeypatch):
+    monkeypatch.setattr("offline_gntd.experiments.progress.LINE_SECONDS", 0.0)
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=200, highlight=False)
     cell, other = STUDY.cells()[:2]

@@ -1,4 +1,4 @@
-"""Runs that are killed at any moment: what they leave in the end are the bits of a run that was not."""
+"""Runs that are killed at random moments and resumed: they end with the bits of an undisturbed run."""
 
 import json
 import multiprocessing
@@ -26,7 +26,7 @@ PROCESSES.set_forkserver_preload(["offline_gntd.experiments.run", "offline_gntd.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", KILLS)
-def test_killed_at_random_moments_it_leaves_the_same_bits(algorithm, small_dataset, home):
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(algorithm, small_dataset, home):
     source = "cartpole-replay-small"
     if algorithm != "gndqn":
         source = str(write(home / "hopper_random-v2.hdf5", arrays(steps=1000, ends=((500, "timeout"),))))
@@ -47,19 +47,19 @@ def test_killed_at_random_moments_it_leaves_the_same_bits(algorithm, small_datas
         run.kill()
         run.join()
         assert run.exitcode == -signal.SIGKILL
-        assert [path.name for path in folder.glob("lock-*")]  # it held it to its end
+        assert [path.name for path in folder.glob("lock-*")]  # it held its lock until it was killed
         steps = [int(path.stem.partition("-")[2]) for path in folder.glob("checkpoint-*.pt")]
-        resumed_at = [*resumed_at, max(steps)] if steps else []  # without a checkpoint it begins anew
+        resumed_at = [*resumed_at, max(steps)] if steps else []  # without a checkpoint it starts again
     assert finish(killed) == 0
     assert json.loads((folder / "run.json").read_text())["resumed_at"] == resumed_at
     assert resumed_at[-1] > 0
     assert bits.read(folder) == expected
-    assert not list(folder.glob(".*"))  # nor anything half written
+    assert not list(folder.glob(".*"))  # no partial files
     print(f"{algorithm}: {KILLS[algorithm]} kills, resumed at {resumed_at}")
 
 
 def moments(count, seconds):
-    """Random ones from at once to late, in any order, that do not add up to the whole of the run."""
+    """Random times in random order that add up to less than the time of the run."""
     draw = random.Random(count)
     span = 1.5 * seconds / (count + 1)
     found = [span * (i + draw.random()) / count for i in range(count)]
@@ -68,7 +68,7 @@ def moments(count, seconds):
 
 
 def start(cell, checkpoint_seconds=1.0):
-    """A real run in a process of its own."""
+    """Execute a run in a separate process."""
     arguments = (cell, checkpoint_seconds, os.environ["OFFLINE_GNTD_HOME"])
     process = PROCESSES.Process(target=make_attempt, args=arguments)
     process.start()
@@ -82,12 +82,12 @@ def finish(cell):
 
 
 def make_attempt(cell, checkpoint_seconds, home):
-    os.environ["OFFLINE_GNTD_HOME"] = home  # the server that forks has that of the first test
+    os.environ["OFFLINE_GNTD_HOME"] = home  # the fork server has the variable of the first test
     sys.exit(run_job(cell, Options(checkpoint_seconds=checkpoint_seconds)).kind != "done")
 
 
 def wait_for_status(folder, process):
-    """Until a process has begun, or resumed, the run."""
+    """Wait until a process has started or resumed the run."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
@@ -102,7 +102,7 @@ def wait_for_status(folder, process):
 
 @pytest.mark.slow
 def test_checkpoints_take_less_than_a_hundredth_of_a_runs_time(small_dataset):
-    """With the period they have by default, and networks as large as the defaults."""
+    """With the default period and the default network size."""
     words = ["--seeds", "1", "--steps", "24000", "--evaluate-every", "24000", "--evaluate-episodes", "1"]
     assert main(["run", "long", "--datasets", "cartpole-replay-small", "--algorithms", "gndqn", *words]) == 0
     cell = Cell("long", "cartpole-replay-small", "gndqn", (0,), Protocol(24_000, 24_000, 1))

@@ -11,10 +11,11 @@ import torch
 from offline_gntd.analysis import render
 from offline_gntd.cli import main
 from offline_gntd.nn.exact import direction
-from offline_gntd.theory import runner, tables, theorems
-from offline_gntd.theory.directions import Comparison, angle
-from offline_gntd.theory.policy_evaluation import (
+from offline_gntd.theory import runner, tables
+from offline_gntd.theory.measurements import (
+    Comparison,
     Trial,
+    angle,
     curvature,
     frequencies,
     gauss_newton,
@@ -87,7 +88,7 @@ def test_the_population_step_contracts_at_the_stated_rate(problem, beta):
     path = iterates(problem, made, made.draw(generators(8)), steps(beta), 0.0, 0, ())
     errors = [problem.norm(next(path) - problem.values) for _ in range(20)]
     for before, after in pairwise(errors):
-        assert (after <= theorems.rate(DISCOUNT, beta) * before + 1e-12).all()
+        assert (after <= tables.rate(DISCOUNT, beta) * before + 1e-12).all()
 
 
 def test_the_linear_theorem_holds_at_its_step(problem):
@@ -97,7 +98,7 @@ def test_the_linear_theorem_holds_at_its_step(problem):
     theta = made.draw(generators(8))
     path = iterates(problem, made, theta, (1 - DISCOUNT) * smallest / 4, 1e-8, 0, ())
     errors = [problem.norm(next(path) - problem.values) for _ in range(200)]
-    bound = torch.stack([torch.tensor(theorems.linear_rate(DISCOUNT, x)) for x in smallest.tolist()])
+    bound = torch.stack([torch.tensor(tables.linear_rate(DISCOUNT, x)) for x in smallest.tolist()])
     assert (errors[-1] <= bound**199 * errors[0]).all()
     assert (errors[-1] < errors[0]).all()
 

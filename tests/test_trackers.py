@@ -1,4 +1,4 @@
-"""TensorBoard and W&B get what the CSV files get, once, also after a resumption."""
+"""TensorBoard and W&B have the rows of the CSV files, once each, also after a resumption."""
 
 import bits
 import pytest
@@ -19,8 +19,8 @@ def stopped_and_resumed(monkeypatch, tracker):
     """Killed after its third evaluation with a checkpoint at the second: the third is logged twice."""
     monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 20)
     options = Options(trackers=(tracker,))
-    looks = iter([False, True])
-    assert run_job(CELL, options, stopping=lambda: next(looks)).kind == "stopped"
+    checks = iter([False, True])
+    assert run_job(CELL, options, stopping=lambda: next(checks)).kind == "stopped"
 
     def die(progress):
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Batches as they are drawn."""
+"""Drawing batches."""
 
 import torch
 from conftest import seeded

@@ -10,8 +10,10 @@ from torch import Tensor
 from offline_gntd.errors import UserError
 from offline_gntd.nn.critic import Critic
 from offline_gntd.nn.mlp import MLP
-from offline_gntd.nn.normaliser import Normaliser, Statistics
 from offline_gntd.tasks import Task
+
+Statistics = tuple[Tensor, Tensor]  # mean and std of the observations, [obs_dim] or [seeds, 1, obs_dim]
+EPSILON = 1e-3  # added to the standard deviation, as in TD3+BC
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,28 @@ def check_actions(config: Any, task: Task) -> None:
             f"{type(config).__name__} is for {kinds[config.discrete]} actions, but {task.env_id} has "
             f"{kinds[task.discrete]} actions. See: offline-gntd algorithms"
         )
+
+
+class Normaliser:
+    """(obs − mean) / (std + 1e-3) per seed; without statistics, the identity.
+
+    The statistics are part of the agent's state, so that a stored policy keeps them.
+    """
+
+    def __init__(self, statistics: Statistics | None, seeds: int, obs_dim: int, device: torch.device):
+        self.mean = torch.zeros(seeds, 1, obs_dim, device=device)
+        self.scale = torch.ones(seeds, 1, obs_dim, device=device)
+        if statistics is not None:
+            mean, std = statistics
+            self.mean.copy_(mean)
+            self.scale.copy_(std).add_(EPSILON)
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """For obs [seeds or 1, n, obs_dim]."""
+        return (obs - self.mean).div_(self.scale)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "scale": self.scale}
 
 
 class Agent:

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offline_gntd.algorithms.agent import Agent
+from offline_gntd.algorithms.agent import Agent, Statistics
 from offline_gntd.algorithms.bellman import td_errors
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.nn.gauss_newton import GaussNewton
-from offline_gntd.nn.normaliser import Statistics
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Batch, Transitions
 

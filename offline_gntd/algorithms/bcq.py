@@ -16,9 +16,8 @@ from offline_gntd.algorithms.bellman import bellman_target, td_errors
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
 from offline_gntd.nn.mlp import MLP, PRECISIONS, Tape
-from offline_gntd.nn.noise import normal
 from offline_gntd.nn.optimisers import Optimiser
-from offline_gntd.nn.policies import Policy
+from offline_gntd.nn.policies import Policy, normal
 from offline_gntd.transitions import Transitions
 
 LATENT_CLIP = 0.5  # limit on the latents that actions are decoded from

@@ -18,9 +18,8 @@ from offline_gntd.algorithms.bellman import bellman_target, td_errors
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
 from offline_gntd.nn.mlp import PRECISIONS, Tape
-from offline_gntd.nn.noise import normal, uniform
 from offline_gntd.nn.optimisers import Optimiser, Stepper
-from offline_gntd.nn.policies import Gaussian
+from offline_gntd.nn.policies import Gaussian, normal, uniform
 from offline_gntd.transitions import Transitions
 
 STATES_AT_ONCE = 32  # in the conservative term: the activations of their 30 samples each fit the cache

@@ -18,9 +18,8 @@ from offline_gntd.nn.critic import Critic
 from offline_gntd.nn.kfac import KFAC
 from offline_gntd.nn.learner import Learner, Target, state_of
 from offline_gntd.nn.mlp import PRECISIONS, Tape
-from offline_gntd.nn.noise import normal
 from offline_gntd.nn.optimisers import Optimiser
-from offline_gntd.nn.policies import Gaussian
+from offline_gntd.nn.policies import Gaussian, normal
 from offline_gntd.transitions import Transitions
 
 

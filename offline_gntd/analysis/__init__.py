@@ -1,7 +1,7 @@
 """Scores to tables, figures and the report.
 
-TABLES and FIGURES are the registries of what can be made: the command line takes its choices from them and
-`render` calls the function that an entry names. This file imports nothing heavy, so that --help is fast.
+TABLES and FIGURES list every kind: a new one is one function and one entry here. The command line, the report
+and `render` read them. This file imports nothing heavy, so that --help is fast.
 """
 
 from typing import NamedTuple
@@ -20,10 +20,10 @@ TABLES = {
     "td_error": Kind("td_error:table", "TD error and time to the threshold (the paper's Table 1)"),
     "claims": Kind("td_error:claims", "Gauss-Newton against its baseline, with a verdict"),
     "statistics": Kind("scores:statistics_table", "Aggregates over datasets"),
-    "improvement": Kind("pairwise:improvement_table", "Probability of improvement"),
-    "pairwise": Kind("pairwise:table", "Differences from the first algorithm", metric=True),
-    "budget": Kind("pairwise:budget_table", "Best algorithm after 1, 5 and 15 minutes of one core"),
-    "published": Kind("versus_published:table", "Published numbers"),
+    "improvement": Kind("comparisons:improvement_table", "Probability of improvement"),
+    "pairwise": Kind("comparisons:pairwise_table", "Differences from the first algorithm", metric=True),
+    "budget": Kind("comparisons:budget_table", "Best algorithm after 1, 5 and 15 minutes of one core"),
+    "published": Kind("comparisons:published_table", "Published numbers"),
 }
 
 # function(selection, measure, columns) -> Figure, or None if the runs do not have the data; the title is the

@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 
 from offline_gntd.algorithms import preset
-from offline_gntd.analysis import captions
 from offline_gntd.analysis.scores import flatten, setting_text
-from offline_gntd.analysis.selection import Selection, default_measure, run_values, select, source_of
+from offline_gntd.analysis.selection import Selection, run_values, select, source_of
 from offline_gntd.analysis.table import tenths
 from offline_gntd.configuration import to_dict
 from offline_gntd.errors import UserError
-from offline_gntd.experiments.results import KEY, exported_path
+from offline_gntd.experiments.results import exported_path
 
+CHANGED = "-changed"  # ends the commit of a run whose source had uncommitted changes
 SHOWN = (  # columns; all but the first are those of the last evaluation
     "value",
     "step",
@@ -71,7 +71,7 @@ def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
     selection = select(experiment, [dataset], [algorithm])
     if selection.runs.empty:
         raise UserError(f"no finished runs of {algorithm} on {dataset} in {experiment}; run them first")
-    runs = selection.runs
+    runs, values = selection.runs, run_values(selection, selection.measure).set_index("seed")["value"]
     first = runs.iloc[0]
     task = first["task"]
     settings = {path: setting_text(value) for path, value in flatten(first["config"]).items()}
@@ -80,8 +80,8 @@ def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
         dataset,
         first["algorithm"],
         first["label"],
-        _value(selection),
-        _seeds(selection),
+        _value(selection, values),
+        _seeds(selection, values),
         settings,
         _changed(first["algorithm"], settings),
         {
@@ -105,33 +105,29 @@ def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
             "config hash": _each(runs, "config_hash"),
         },
         _commands(selection),
-        captions.warnings(selection),
+        warnings(selection),
     )
 
 
-def _value(selection: Selection) -> str:
+def _value(selection: Selection, values: pd.Series) -> str:
     """Mean ± std over seeds, by the experiment's own metric and aggregate."""
-    measure = default_measure(selection.experiment)
-    lines = run_values(selection, measure)
-    spread = f" ± {tenths(lines['value'].std())}" if len(lines) > 1 else ""
-    seeds = f"{len(lines)} of {selection.experiment.seeds} seeds"
-    mean = f"{measure.metric} {tenths(lines['value'].mean())}{spread}"
+    measure = selection.measure
+    spread = f" ± {tenths(values.std())}" if len(values) > 1 else ""
+    seeds = f"{len(values)} of {selection.experiment.seeds} seeds"
+    mean = f"{measure.metric} {tenths(values.mean())}{spread}"
     return f"{mean} (std with ddof 1), {seeds}; each: {measure.words(selection)}"
 
 
-def _seeds(selection: Selection) -> list[dict[str, Any]]:
-    last = selection.evaluations.sort_values("step").groupby(KEY, sort=False).tail(1).set_index("seed")
-    last["value"] = run_values(selection, default_measure(selection.experiment)).set_index("seed")["value"]
+def _seeds(selection: Selection, values: pd.Series) -> list[dict[str, Any]]:
+    last = selection.evaluations.sort_values("step").groupby("seed").tail(1).set_index("seed")
+    last = last.assign(value=values)
     shown = [name for name in SHOWN if name in last and last[name].notna().any()]
-    lines = []
-    for run in selection.runs.to_dict("records"):
-        seed = run["seed"]
-        numbers = {name: float(last[name][seed]) if seed in last.index else None for name in shown}
-        lines.append(
-            {"seed": seed, "status": run["status"], **numbers}
-            | {"finished": run["finished"], "folder": _place(selection, seed)}
-        )
-    return lines
+    return [
+        {"seed": run["seed"], "status": run["status"]}
+        | {name: float(last[name][run["seed"]]) if run["seed"] in last.index else None for name in shown}
+        | {"finished": run["finished"], "folder": _place(selection, run["seed"])}
+        for run in selection.runs.to_dict("records")
+    ]
 
 
 def _place(selection: Selection, seed: int) -> str:
@@ -141,18 +137,14 @@ def _place(selection: Selection, seed: int) -> str:
 
 
 def _changed(algorithm: str, settings: dict[str, str]) -> dict[str, tuple[str, str]] | None:
+    """The settings that differ from the preset's; None if the preset is not defined here."""
     try:
-        usual = {
-            path: setting_text(value)
-            for path, value in flatten(to_dict(preset(algorithm.partition("@")[0]).config)).items()
-        }
+        config = to_dict(preset(algorithm.partition("@")[0]).config)
     except UserError:
         return None
-    return {
-        path: (usual.get(path, "none"), settings.get(path, "none"))
-        for path in dict.fromkeys([*usual, *settings])
-        if usual.get(path, "none") != settings.get(path, "none")
-    }
+    usual = {path: setting_text(value) for path, value in flatten(config).items()}
+    pairs = {path: (usual.get(path, "none"), settings.get(path, "none")) for path in usual | settings}
+    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _commands(selection: Selection) -> list[str]:
@@ -161,7 +153,7 @@ def _commands(selection: Selection) -> list[str]:
     protocol = selection.experiment.protocol_of(run["algorithm"])
     commands = []
     if isinstance(run["commit"], str):
-        commands.append(f"git checkout {run['commit'].removesuffix(captions.CHANGED)}")
+        commands.append(f"git checkout {run['commit'].removesuffix(CHANGED)}")
     per_seed = run["dataset_origin"] == "built" and run["dataset_per_seed"]
     source = run["dataset"] if per_seed else run["dataset_source"]
     if run["dataset_origin"] == "built":
@@ -213,3 +205,36 @@ def _columns(lines: list[dict[str, Any]]) -> list[str]:
 
 def _shown(value: Any) -> str:
     return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+# ---- warnings about runs
+
+
+def warnings(selection: Selection) -> list[str]:
+    """What the records of the runs say and a table does not show."""
+    runs, sentences = selection.runs, list(selection.notes)
+    if selection.missing:
+        sentences.append(
+            f"INCOMPLETE: {len(selection.missing)} runs are missing, first {selection.missing[0]}."
+        )
+    diverged = runs[runs["status"] == "diverged"]
+    if len(diverged):
+        names = [f"{run.dataset} {run.label} seed {run.seed}" for run in diverged.itertuples()]
+        shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+        sentences.append(f"{len(names)} runs diverged and count with their last finite values: {shown}.")
+    resumed = int((runs["resumed_at"].map(len) > 0).sum())
+    if resumed:
+        sentences.append(f"{resumed} runs were stopped and resumed; their seconds are sums over the parts.")
+    commits = list(runs["commit"].dropna().unique())
+    if any(commit.endswith(CHANGED) for commit in commits):
+        sentences.append("Some runs were made from a source tree with uncommitted changes.")
+    if runs["commit"].isna().any():
+        sentences.append("Some runs were made outside a git checkout and record only the package version.")
+    if len(commits) > 1:
+        shown = ", ".join(commit[:12] for commit in commits)
+        sentences.append(f"The runs were made at {len(commits)} commits: {shown}.")
+    for column, what in (("versions", "sets of package versions"), ("machine", "machines")):
+        count = runs[column].map(str).nunique()
+        if count > 1:
+            sentences.append(f"The runs were made with {count} {what}.")
+    return sentences

@@ -20,19 +20,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from offline_gntd.analysis import statistics
-from offline_gntd.analysis.scores import score_matrices
+from offline_gntd.analysis.scores import matrices
 from offline_gntd.analysis.selection import Measure, Selection, run_values
-from offline_gntd.analysis.td_error import THRESHOLDS
+from offline_gntd.analysis.td_error import ERRORS, THRESHOLDS
 from offline_gntd.experiments.results import KEY
 
 WIDTH, HEIGHT = 3.4, 2.4  # inches of a panel; two fill the width of a page
 LEGEND_LINE = 0.18  # inches
 ROUNDED = 20  # below this ratio of limits, a logarithmic axis has ticks at 1, 2, 5
-LOGARITHMIC = ("bellman_error", "td_error_abs", "td_error_abs_target", "kfac_condition", "kfac_damping")
+LOGARITHMIC = (*ERRORS, "kfac_condition", "kfac_damping")
 AXIS_LABELS = {
-    "bellman_error": "TD error (squared)",
-    "td_error_abs": "TD error (abs)",
-    "td_error_abs_target": "TD error (abs, target net)",
+    **ERRORS,
     "kfac_condition": "largest condition number",
     "kfac_step_ratio": "‖d‖ / ‖g‖",
     "kfac_damping": "damping",
@@ -85,12 +83,14 @@ def profiles(selection: Selection, measure: Measure, columns: int) -> Figure | N
     """The share of runs on all datasets with a score above τ, with pointwise intervals."""
     if measure.metric != "score":  # returns of different tasks have no common axis
         return None
-    matrices, rng = score_matrices(selection, measure), np.random.default_rng(statistics.SEED)
-    pooled = np.concatenate([scores.ravel() for scores in matrices.values()])
+    found = matrices(selection, run_values(selection, measure))
+    rng = np.random.default_rng(statistics.SEED)
+    pooled = np.concatenate([scores.ravel() for scores in found.values()])
     thresholds = np.linspace(min(pooled.min(), 0) - 1, pooled.max() + 1, PROFILE_POINTS)
     figure, (axis,) = panels(1, columns)
     style = styles(list(selection.labels.values()))
-    for label, scores in matrices.items():
+    for algorithm, scores in found.items():
+        label = selection.labels[algorithm]
         colour, dash, _ = style[label]
         share = statistics.performance_profile(scores, thresholds)
         band = statistics.profile_band(scores, thresholds, rng)

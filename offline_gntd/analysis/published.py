@@ -98,19 +98,8 @@ def score_block(selection: Selection) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def caption(found: pd.DataFrame) -> str:
-    """The protocol of each source."""
-    shown = set(zip(found["source"], found["metric"].eq("score"), strict=True))
-    words = [
-        f"{line.source} ({line.protocol})"
-        for line in read("sources.csv").itertuples()
-        if (line.source, line.table == "locomotion") in shown
-    ]
-    return f"Published: {'; '.join(words)}." if words else ""
-
-
-def inconsistencies() -> list[str]:
-    """What does not add up in the paper's Table 2."""
+def inconsistencies() -> str:
+    """A sentence about the entries of the paper's Table 2 that contradict each other."""
     rows = read("paper_table2.csv").groupby("algorithm")[["mean", "std"]].sum(min_count=12).round(1)
     notes = ["the ± of its totals is the sum of the rows' standard deviations"]
     for line in read("paper_table2_totals.csv").itertuples():
@@ -124,4 +113,4 @@ def inconsistencies() -> list[str]:
     notes.append(
         "its halfcheetah-medium row fits v2 data (BC 42.4 ± 0.2 is CORL's), hopper and walker2d fit v0"
     )
-    return [f"The paper's Table 2: {'; '.join(notes)}."]
+    return f"The paper's Table 2: {'; '.join(notes)}."

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offline_gntd.analysis import FIGURES, TABLES, Kind, scores
-from offline_gntd.analysis.selection import Measure, Selection, default_measure, select
+from offline_gntd.analysis.selection import Measure, Selection, select
 from offline_gntd.analysis.table import FORMATS, Table
-from offline_gntd.datasets.names import safe
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.experiments import definitions
-from offline_gntd.files import home, write_text, writing
+from offline_gntd.files import home, safe_name, write_text, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,12 +28,27 @@ def function_of(kind: Kind) -> Callable:
     return getattr(import_module(f"offline_gntd.analysis.{module}"), function)
 
 
-def main_table(selection: Selection) -> Table:
-    """The kind of table that the experiment names."""
-    kind = selection.experiment.table.kind
-    if kind == "pairwise" and len(selection.experiment.algorithms) == 1:
-        kind = "scores"
-    return function_of(TABLES[kind])(selection, default_measure(selection.experiment))
+def make(
+    selection: Selection,
+    kind: str | None = None,
+    measure: Measure | None = None,
+    layout: scores.Layout | None = None,
+) -> Table:
+    """A table of the given kind; kind and measure are those of the experiment unless given.
+
+    layout  of rows and columns, for the kind `scores` only"""
+    experiment = selection.experiment
+    one_algorithm = len(experiment.algorithms) == 1
+    usual = "scores" if experiment.table.kind == "pairwise" and one_algorithm else experiment.table.kind
+    function = function_of(TABLES[kind or usual])
+    options = {} if layout is None else {"layout": layout}
+    return dataclasses.replace(
+        function(selection, measure or selection.measure, **options),
+        name="-".join(filter(None, (experiment.name, kind))),
+        missing=selection.missing,
+        notes=selection.notes,
+        protocol=selection.protocol,
+    )
 
 
 def table(
@@ -63,19 +77,15 @@ def table(
     if kind and metric and not TABLES[kind].metric:
         with_metric = " and ".join(name for name, each in TABLES.items() if each.metric)
         raise UserError(f"--metric applies to --kind {with_metric}, not to --kind {kind}")
-    layout = scores.Layout(*_axes(rows, columns))
     usual = definitions.find(experiment).table
     measure = Measure(metric or usual.metric, aggregate or usual.aggregate)
+    layout = scores.Layout(*_axes(rows, columns)) if rows or columns else None
     selection = select(experiment, datasets, algorithms, without, allow_mixed_data)
-    if kind == "scores" or (not kind and (metric or aggregate or rows or columns)):
-        made = scores.table(selection, measure, layout)
-    elif kind:
-        made = function_of(TABLES[kind])(selection, measure)
-    else:
-        made = main_table(selection)
     parts = [experiment, kind, metric, aggregate, rows, columns, *datasets, *algorithms]
     parts += ["without", *without] if without else []
-    return dataclasses.replace(made, name=safe("-".join(filter(None, parts))))
+    asked = metric or aggregate or rows or columns
+    made = make(selection, kind or ("scores" if asked else None), measure, layout)
+    return dataclasses.replace(made, name=safe_name("-".join(filter(None, parts))))
 
 
 def _axes(rows: str | None, columns: str | None) -> tuple[str, str]:
@@ -94,33 +104,20 @@ def write(made: Table) -> list[Path]:
     return written
 
 
-def draw(
-    selection: Selection, columns: int, kinds: Sequence[str] = (), skip: bool = True
-) -> dict[str, "Figure"]:
-    """The figures of the given kinds, or of all. One for which the runs have no data is skipped or, without
-    `skip`, a UserError."""
-    for kind in kinds:
-        if kind not in FIGURES:
-            raise unknown("figure", kind, FIGURES)
-    measure, drawn = default_measure(selection.experiment), {}
-    for kind in kinds or FIGURES:
-        try:
-            figure = function_of(FIGURES[kind])(selection, measure, columns)
-        except UserError:  # no seed has runs on all datasets
-            if not skip:
-                raise
-            continue
-        if figure is not None:
-            drawn[kind] = figure
-        elif not skip:
-            raise UserError(f"the runs of {selection.experiment.name} have no data for the figure {kind!r}")
-    return drawn
+def draw(selection: Selection, kind: str, columns: int) -> "Figure":
+    """A figure of the given kind; raises UserError if the runs have no data for it."""
+    if kind not in FIGURES:
+        raise unknown("figure", kind, FIGURES)
+    made = function_of(FIGURES[kind])(selection, selection.measure, columns)
+    if made is None:
+        raise UserError(f"the runs of {selection.experiment.name} have no data for the figure {kind!r}")
+    return made
 
 
 def figure(
     experiment: str, kinds: Sequence[str] = (), columns: int = 2, allow_mixed_data: bool = False
 ) -> list[Path]:
-    """Write an experiment's figures as PNG and PDF files."""
+    """Write an experiment's figures as PNG and PDF: the given kinds, or all that its runs have data for."""
     from matplotlib import pyplot  # slow to import
 
     if columns < 1:
@@ -132,7 +129,13 @@ def figure(
             raise UserError(f"{THEORY} has its own figures, without --kind: offline-gntd figure {THEORY}")
         drawn = theory_figures.draw(columns)
     else:
-        drawn = draw(select(experiment, allow_mixed_data=allow_mixed_data), columns, kinds, not kinds)
+        selection, drawn = select(experiment, allow_mixed_data=allow_mixed_data), {}
+        for kind in kinds or FIGURES:
+            try:
+                drawn[kind] = draw(selection, kind, columns)
+            except UserError:
+                if kinds:  # named by the user
+                    raise
     written = []
     for kind, made in drawn.items():
         for suffix in ("png", "pdf"):

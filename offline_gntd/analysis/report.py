@@ -1,7 +1,7 @@
 """The report: one self-contained HTML page about any number of experiments.
 
-The first screen is an overview with one line per experiment: what was run and what came out. Figures are
-PNG images of screen resolution with a small palette, so that the page stays small.
+It begins with an overview, one line per experiment. Figures are PNG images of screen resolution with a small
+palette, so that the page stays small.
 """
 
 import base64
@@ -16,11 +16,11 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from offline_gntd import __version__
-from offline_gntd.analysis import FIGURES, TABLES, captions, render, statistics, table, td_error
-from offline_gntd.analysis.published import read
-from offline_gntd.analysis.scores import flatten, score_matrices, setting_text
-from offline_gntd.analysis.selection import Measure, Selection, default_measure, run_values
-from offline_gntd.analysis.table import Cell, Row, written_as
+from offline_gntd.analysis import FIGURES, TABLES, published, render, statistics, table, td_error
+from offline_gntd.analysis.explain import warnings
+from offline_gntd.analysis.scores import flatten, matrices, setting_text
+from offline_gntd.analysis.selection import Selection, run_values
+from offline_gntd.analysis.table import written_as
 from offline_gntd.datasets import catalogue
 from offline_gntd.errors import UserError
 from offline_gntd.theory import figures as theory_figures
@@ -32,17 +32,17 @@ COLOURS = 128  # of a PNG's palette
 
 class Section(NamedTuple):
     name: str
-    overview: Row  # cells of the overview table
+    run: str  # for the overview: what was run
+    outcome: str  # for the overview: what came out
     html: str
 
 
 def page_of(sections: Iterable[Section], refused: Iterable[str] = ()) -> str:
-    """The whole page; `refused` says what could not be shown."""
+    """The page; `refused` says what could not be shown."""
     sections = list(sections)
     rows = "".join(
         f'<tr><td class="words"><a href="#{escape(part.name)}-section">{escape(part.name)}</a></td>'
-        + "".join(f'<td class="words">{escape(cell.text)}</td>' for cell in part.overview)
-        + "</tr>"
+        f'<td class="words">{escape(part.run)}</td><td class="words">{escape(part.outcome)}</td></tr>'
         for part in sections
     )
     parts = [
@@ -60,67 +60,58 @@ def page_of(sections: Iterable[Section], refused: Iterable[str] = ()) -> str:
 
 
 def section(selection: Selection) -> Section:
-    name = selection.experiment.name
-    main = render.main_table(selection)
+    experiment = selection.experiment
     html = [
-        f'<section id="{escape(name)}-section"><h2>{escape(name)}</h2>',
-        f"<p>{escape(captions.protocol(selection))}</p>",
-        _warnings([*captions.warnings(selection), *captions.few_seeds(selection.experiment.seeds)]),
-        table.html_table(main, "Results", with_protocol=False),
+        f'<section id="{escape(experiment.name)}-section"><h2>{escape(experiment.name)}</h2>',
+        f"<p>{escape(selection.protocol)}</p>",
+        _warnings(filter(None, [*warnings(selection), selection.few_seeds])),
+        table.html_table(render.make(selection), "Results", with_protocol=False),
         f'<div class="figures">{"".join(_figures(selection))}</div>',
         *_other_tables(selection),
         _folded("Datasets", "".join(_datasets(selection))),
         _folded("Provenance and settings", "".join(_provenance(selection))),
         "</section>",
     ]
-    return Section(name, _overview(selection), "\n".join(html))
-
-
-def _overview(selection: Selection) -> Row:
-    """What was run, and for each algorithm its mean rank over the datasets."""
-    experiment = selection.experiment
     missing = f", {len(selection.missing)} runs missing" if selection.missing else ""
-    datasets, algorithms = len(experiment.datasets), len(experiment.algorithms)
     run = (
-        f"{_count(datasets, 'dataset')} × {_count(algorithms, 'algorithm')} × "
-        f"{_count(experiment.seeds, 'seed')}, {experiment.protocol.steps:,} {selection.unit}{missing}"
+        f"{_count(len(experiment.datasets), 'dataset')} × {_count(len(experiment.algorithms), 'algorithm')}"
+        f" × {_count(experiment.seeds, 'seed')}, {experiment.protocol.steps:,} {selection.unit}{missing}"
     )
-    return (Cell(run), Cell(_outcome(selection)))
+    return Section(experiment.name, run, _outcome(selection), "\n".join(html))
 
 
 def _outcome(selection: Selection) -> str:
-    measure = default_measure(selection.experiment)
+    """Verdicts where claims apply; otherwise on how many datasets each algorithm has the highest mean."""
+    measure = selection.measure
     if selection.experiment.table.kind == "td_error":
         with contextlib.suppress(UserError):  # no pair of algorithms to compare
-            return td_error.claims(selection, measure).caption.partition(". ")[0]
-    lines = run_values(selection, measure)
-    means = lines.groupby(["dataset", "label"], sort=False)["value"].mean().unstack()
-    means = means.reindex(columns=list(dict.fromkeys(lines["label"])))
+            return td_error.verdict_counts(td_error.claims(selection, measure).long)
+    values = run_values(selection, measure)
+    means = values.groupby(["dataset", "label"], sort=False)["value"].mean().unstack()
+    means = means.reindex(columns=list(dict.fromkeys(values["label"])))
     if len(means.columns) == 1:
-        return (
-            f"{means.columns[0]}: mean {measure.metric} {written_as(measure.metric)(means.iloc[:, 0].mean())}"
-        )
-    wins = (measure.direction or 1) * means
-    wins = wins.eq(wins.max(axis=1), axis=0).sum().sort_values(ascending=False, kind="stable")
+        mean = written_as(measure.metric)(means.iloc[:, 0].mean())
+        return f"{means.columns[0]}: mean {measure.metric} {mean}"
+    signed = (measure.direction or 1) * means
+    wins = signed.eq(signed.max(axis=1), axis=0).sum().sort_values(ascending=False, kind="stable")
     best = [f"{label} on {count}" for label, count in wins[wins > 0].items()]
     shown = ", ".join(best[:3]) + (" …" if len(best) > 3 else "")
-    if len(means) > 1:
-        text = f"highest mean {measure.metric}: {shown} of {_count(len(means), 'dataset')}"
-        return "; ".join([text, *_improvements(selection, measure)])
-    leader = means.iloc[0].idxmax()
-    return f"highest mean {measure.metric}: {leader}, {written_as(measure.metric)(means.iloc[0].max())}"
+    text = f"highest mean {measure.metric}: {shown} of {_count(len(means), 'dataset')}"
+    return "; ".join([text, *(_improvements(selection) if len(means) > 1 else ())])
 
 
-def _improvements(selection: Selection, measure: Measure) -> Iterable[str]:
+def _improvements(selection: Selection) -> Iterable[str]:
     """The probability of improvement of each Gauss-Newton algorithm over its baseline."""
+    sign = selection.measure.direction or 1
     with contextlib.suppress(UserError):  # no seed has runs on all datasets
-        matrices = score_matrices(selection, measure)
-        for label in matrices:
+        found = matrices(selection, run_values(selection, selection.measure))
+        scores = {selection.labels[name]: sign * values for name, values in found.items()}
+        for label in scores:
             baseline = td_error.baseline_of(label)
-            if baseline != label and baseline in matrices:
+            if baseline != label and baseline in scores:
                 rng = np.random.default_rng(statistics.SEED)
-                estimate = statistics.improvement(matrices[label], matrices[baseline], rng)
-                several = min(len(matrices[label]), len(matrices[baseline])) > 1
+                estimate = statistics.improvement(scores[label], scores[baseline], rng)
+                several = min(len(scores[label]), len(scores[baseline])) > 1
                 yield f"P({label} > {baseline}) = {estimate.text('{:.2f}'.format, several)}"
 
 
@@ -129,36 +120,32 @@ def _count(number: int, noun: str) -> str:
 
 
 def theory_section() -> Section:
-    made = theory_tables.table()
-    drawn = theory_figures.draw(columns=2)
-    pictures = "".join(_picture(figure, f"theory: {kind}") for kind, figure in drawn.items())
-    html = [
-        f'<section id="{theory_tables.NAME}-section"><h2>{theory_tables.NAME}</h2>',
-        f'{table.html_table(made, "Predicted and measured")}<div class="figures">{pictures}</div></section>',
-    ]
-    overview = (
-        Cell(f"{len(made.rows)} quantities on problems solved exactly"),
-        Cell("predicted beside measured"),
+    name, made = render.THEORY, theory_tables.table()
+    pictures = "".join(_picture(figure, f"theory: {kind}") for kind, figure in theory_figures.draw(2).items())
+    html = (
+        f'<section id="{name}-section"><h2>{name}</h2>{table.html_table(made, "Predicted and measured")}'
+        f'<div class="figures">{pictures}</div></section>'
     )
-    return Section(theory_tables.NAME, overview, "\n".join(html))
+    return Section(
+        name, f"{len(made.rows)} quantities on problems solved exactly", "predictions and measurements", html
+    )
 
 
 def _other_tables(selection: Selection) -> Iterable[str]:
     """Tables that apply to the runs and are not the main one."""
     for kind, entry in TABLES.items():
-        if kind == selection.experiment.table.kind or not entry.in_report:
-            continue
-        try:
-            made = render.function_of(entry)(selection, default_measure(selection.experiment))
-        except UserError:  # the kind does not apply to these runs
-            continue
-        yield _folded(entry.title, table.html_table(made, with_protocol=False))
+        if kind != selection.experiment.table.kind and entry.in_report:
+            with contextlib.suppress(UserError):  # the kind does not apply to these runs
+                yield _folded(
+                    entry.title, table.html_table(render.make(selection, kind), with_protocol=False)
+                )
 
 
 def _figures(selection: Selection) -> Iterable[str]:
-    kinds = [kind for kind, entry in FIGURES.items() if entry.in_report]
-    for kind, figure in render.draw(selection, 2, kinds).items():
-        yield _picture(figure, FIGURES[kind].title.format(unit=selection.unit))
+    for kind, entry in FIGURES.items():
+        if entry.in_report:
+            with contextlib.suppress(UserError):  # the runs have no data for it
+                yield _picture(render.draw(selection, kind, 2), entry.title.format(unit=selection.unit))
 
 
 def _picture(figure: Figure, caption: str) -> str:
@@ -221,9 +208,12 @@ def _provenance(selection: Selection) -> Iterable[str]:
 def _sources() -> str:
     facts = {
         f"{line.source}, {line.table}": f"{line.citation} ({line.protocol})"
-        for line in read("sources.csv").itertuples()
+        for line in published.read("sources.csv").itertuples()
     }
-    return f"<section><h2>Sources of published numbers</h2>{_facts(facts)}</section>"
+    return (
+        f"<section><h2>Sources of published numbers</h2>{_facts(facts)}"
+        f"<p>{escape(published.inconsistencies())}</p></section>"
+    )
 
 
 def _facts(pairs: dict[str, Any]) -> str:

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from offline_gntd.analysis import captions, published, statistics
-from offline_gntd.analysis import selection as selections
-from offline_gntd.analysis.selection import LAST_SCORE, Measure, Selection, run_values
-from offline_gntd.analysis.table import Cell, Row, Table, mean_std, tenths, written_as
+from offline_gntd.analysis import published, statistics
+from offline_gntd.analysis.selection import Measure, Selection, mixed_data_notes, run_values
+from offline_gntd.analysis.table import Cell, Row, Table, mean_std, sentences, tenths, written_as
 from offline_gntd.errors import UserError, unknown
 
 AXES = ("dataset", "algorithm", "preset")  # or the path of a setting: kfac.damping
@@ -32,7 +31,7 @@ class Layout:
 USUAL = Layout()
 
 
-def table(selection: Selection, measure: Measure = LAST_SCORE, layout: Layout = USUAL) -> Table:
+def table(selection: Selection, measure: Measure, layout: Layout = USUAL) -> Table:
     """Scores of datasets × algorithms also have totals, one per source of the data, and published numbers."""
     lines = with_missing(selection, run_values(selection, measure))
     lines = lines.assign(row=axis(lines, layout.rows), column=axis(lines, layout.columns))
@@ -49,22 +48,18 @@ def table(selection: Selection, measure: Measure = LAST_SCORE, layout: Layout = 
     headings = (selection.dataset_labels if layout.rows == "dataset" else {}) | selection.headings
 
     def row_of(name: str, absent: str) -> Row:
-        return (
-            Cell(headings.get(name, name)),
-            *(cells.get((name, column), Cell(absent)) for column in columns),
-        )
+        found = (cells.get((name, column), Cell(absent)) for column in columns)
+        return (Cell(headings.get(name, name)), *found)
 
+    title = layout.rows if layout.columns in AXES else f"{layout.rows} \\ {layout.columns}"
     return Table(
-        selection.experiment.name,
         _caption(selection, measure, bool(totals), bool(rising)),
-        (_title(layout), *(headings.get(column, column) for column in columns)),
+        (title, *(headings.get(column, column) for column in columns)),
         tuple(row_of(name, "") for name in rows),
         long.drop(columns=["row", "column", "bold"]),
-        selection.missing,
-        tuple(row_of(total["row"].iloc[0], "missing") for total in totals),
-        protocol=captions.protocol(selection),
-        block_title="published, genuine D4RL",
+        foot=tuple(row_of(total["row"].iloc[0], "missing") for total in totals),
         block=published.score_block(selection) if is_usual_score else (),
+        block_title="published, genuine D4RL",
     )
 
 
@@ -134,7 +129,7 @@ def _totals(selection: Selection, lines: pd.DataFrame, measure: Measure) -> Iter
         groups = [(f"{TOTAL}, {source}", group) for source, group in by_source]
     for name, group in groups:
         runs = selection.runs[selection.runs["dataset"].isin(group["dataset"])]
-        if group["dataset"].nunique() > 1 and not selections.mixed_data_notes(runs):
+        if group["dataset"].nunique() > 1 and not mixed_data_notes(runs):
             yield totals_of(group, measure, name)
 
 
@@ -182,23 +177,16 @@ def _refuse_crowded_cells(lines: pd.DataFrame, layout: Layout) -> None:
             )
 
 
-def _title(layout: Layout) -> str:
-    return layout.rows if layout.columns in AXES else f"{layout.rows} \\ {layout.columns}"
-
-
 def _caption(selection: Selection, measure: Measure, with_totals: bool, with_rising: bool) -> str:
     what = "Normalised score (0 random, 100 expert)" if measure.metric == "score" else measure.metric
-    parts = [f"{what}: {measure.words(selection)}; {captions.SPREAD}.", *captions.marks(selection)]
-    if with_rising:
-        parts.append(
-            f"{RISING}: still rising (the last quarter of evaluations exceeds the quarter before by {RISE:g} "
-            f"points, or by {SMALLEST_RISE:g} point and the std over seeds)."
-        )
-    if with_totals:
-        parts.append("Total: sum per seed." if selection.comparable else "Total: sum per seed and source.")
-    if measure.direction:
-        parts.append(statistics.BOLD_RULE)
-    return " ".join([*parts, *selection.notes])
+    source = "" if selection.comparable else " of one source"
+    return sentences(
+        f"{what}, {measure.words(selection)}: mean ± std over seeds.",
+        selection.marks,
+        f"{RISING}: still rising when training ended." if with_rising else "",
+        f"Total: sum over the datasets{source}." if with_totals else "",
+        statistics.BOLD_RULE if measure.direction else "",
+    )
 
 
 def axis(lines: pd.DataFrame, name: str) -> pd.Series:
@@ -219,14 +207,10 @@ def axis(lines: pd.DataFrame, name: str) -> pd.Series:
 def ordered(values: pd.Series, name: str) -> list[str]:
     """Distinct values: datasets and algorithms in the experiment's order, settings by size."""
     distinct = list(dict.fromkeys(values))
-    return distinct if name in AXES else sorted(distinct, key=_by_size)
-
-
-def _by_size(value: str) -> tuple[int, float, str]:
-    try:
-        return (0, float(value), value)
-    except ValueError:
-        return (1, 0.0, value)
+    if name in AXES:
+        return distinct
+    frame = pd.DataFrame({"text": distinct, "size": pd.to_numeric(distinct, errors="coerce")})
+    return frame.sort_values(["size", "text"])["text"].tolist()  # words are last
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -250,45 +234,34 @@ def statistics_table(selection: Selection, measure: Measure) -> Table:
         raise UserError(
             f"{selection.experiment.name} reports {measure.metric}, which cannot be averaged over datasets"
         )
-    matrices, rng = score_matrices(selection, measure), np.random.default_rng(statistics.SEED)
+    rng = np.random.default_rng(statistics.SEED)
     rows, lines = [], []
-    for label, scores in matrices.items():
+    for algorithm, scores in matrices(selection, run_values(selection, measure)).items():
+        label = selection.labels[algorithm]
         estimates = statistics.estimates(scores, statistics.AGGREGATES, rng)
         texts = [estimate.text(tenths, several=len(scores) > 1) for estimate in estimates.values()]
         rows.append((Cell(label), Cell(f"{scores.shape[0]} × {scores.shape[1]}"), *map(Cell, texts)))
         lines += [{"algorithm": label, "statistic": name, **e._asdict()} for name, e in estimates.items()]
-    parts = [
-        f"Scores over all datasets ({measure.words(selection)}), 95 % stratified bootstrap intervals.",
-        f"IQM: interquartile mean. Optimality gap: mean shortfall from {statistics.GOAL:g}; less is better.",
-        *captions.few_seeds(min(map(len, matrices.values()))),
-        *selection.notes,
-    ]
-    return Table(
-        f"{selection.experiment.name}-statistics",
-        " ".join(parts),
-        ("algorithm", "seeds × datasets", *statistics.AGGREGATES),
-        tuple(rows),
-        pd.DataFrame(lines),
-        selection.missing,
-        protocol=captions.protocol(selection),
+    caption = sentences(
+        f"Scores over all datasets, {measure.words(selection)}; 95 % stratified bootstrap intervals.",
+        f"IQM: interquartile mean. Optimality gap: mean shortfall from {statistics.GOAL:g}.",
+        selection.few_seeds,
     )
+    columns = ("algorithm", "seeds × datasets", *statistics.AGGREGATES)
+    return Table(caption, columns, tuple(rows), pd.DataFrame(lines))
 
 
-def score_matrices(selection: Selection, measure: Measure) -> dict[str, np.ndarray]:
-    """Values [seeds, datasets] of each algorithm by label, for the seeds with a run on every dataset."""
-    return matrices_of(selection, run_values(selection, measure))
-
-
-def matrices_of(selection: Selection, lines: pd.DataFrame) -> dict[str, np.ndarray]:
-    matrices = {}
-    for label, group in lines.groupby("label", sort=False):
-        values = group.pivot(index="seed", columns="dataset", values="value")
-        values = values.reindex(columns=selection.experiment.dataset_names()).dropna()
-        if len(values):
-            matrices[label] = values.to_numpy()
-    if not matrices:
+def matrices(selection: Selection, values: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Values of runs as [seeds, datasets] by algorithm, for the seeds with a run on every dataset."""
+    found = {}
+    for algorithm, group in values.groupby("algorithm", sort=False):
+        matrix = group.pivot(index="seed", columns="dataset", values="value")
+        matrix = matrix.reindex(columns=selection.experiment.dataset_names()).dropna()
+        if len(matrix):
+            found[algorithm] = matrix.to_numpy()
+    if not found:
         raise UserError(
             f"no algorithm of {selection.experiment.name} has a seed with runs on all datasets; "
             "leave datasets out with --without"
         )
-    return matrices
+    return found

@@ -6,6 +6,7 @@ compared. `run_values` reduces the evaluations of each run to one number.
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from offline_gntd.analysis.statistics import FEW_RUNS
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.experiments import definitions, results
 from offline_gntd.experiments.definitions import Experiment
@@ -55,12 +57,15 @@ class MissingRun(NamedTuple):
 @dataclass(frozen=True)
 class Selection:
     experiment: Experiment
-    evaluations: (
-        pd.DataFrame
-    )  # with `seconds`: CPU seconds of training; wall-clock for runs on another device
+    evaluations: pd.DataFrame  # `seconds`: CPU seconds of training; wall-clock for runs on another device
     runs: pd.DataFrame  # in the experiment's order
     missing: tuple[MissingRun, ...]
     notes: tuple[str, ...]  # sentences for the caption
+
+    @property
+    def measure(self) -> "Measure":
+        """The metric and aggregate that the experiment names."""
+        return Measure(self.experiment.table.metric, self.experiment.table.aggregate)
 
     @property
     def online(self) -> bool:
@@ -98,7 +103,7 @@ class Selection:
 
     @property
     def dataset_labels(self) -> dict[str, str]:
-        """Row labels: a rebuilt D4RL set is always marked, other sources only where several are mixed."""
+        """Row labels: a rebuilt D4RL dataset is always marked, other sources only where several are mixed."""
         runs, sources, comparable = self.datasets, self.sources, self.comparable
         one_version = runs["dataset_version"].nunique() <= 1
         labels = {name: name for name in self.experiment.dataset_names()}
@@ -112,18 +117,64 @@ class Selection:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Label of each algorithm: as recorded in its runs, otherwise that of its preset."""
+        """Label of each algorithm: as recorded in its runs; without runs, that of its preset."""
         known = self.runs.drop_duplicates("algorithm").set_index("algorithm")["label"].to_dict()
         return {name: known.get(name) or _preset_label(name) for name in self.experiment.algorithms}
 
     @property
     def headings(self) -> dict[str, str]:
-        """Column heading by label; it names the number of steps where an algorithm has its own."""
-        own = self.experiment.algorithm_steps
+        """Column heading by label, with the number of steps of an algorithm that has its own."""
+        steps = self.experiment.algorithm_steps
         return {
-            label: f"{label} ({own[name]:,} {self.unit})" if name in own else label
+            label: f"{label} ({steps[name]:,} {self.unit})" if name in steps else label
             for name, label in self.labels.items()
         }
+
+    # ---- sentences for captions
+
+    @property
+    def protocol(self) -> str:
+        """How the runs were trained and evaluated, and on what data."""
+        protocol, seeds, labels = self.experiment.protocol, self.experiment.seeds, self.labels
+        other = ", ".join(
+            f"{labels[name]} {steps:,}" for name, steps in self.experiment.algorithm_steps.items()
+        )
+        return (
+            f"{seeds} {'seed' if seeds == 1 else 'seeds'}, {protocol.steps:,} {self.unit}"
+            f"{f' ({other})' if other else ''}, evaluated every {protocol.evaluate_every:,} with "
+            f"{protocol.evaluate_episodes} episodes. {self._data()}"
+        )
+
+    def _data(self) -> str:
+        runs = self.datasets
+        environments = ", ".join(sorted(runs["env_id"].unique()))
+        if self.online:
+            return f"Trained online in {environments}."
+        sources = ", ".join(f"{count} {source}" for source, count in Counter(self.sources.values()).items())
+        per_seed = ", one dataset per seed" if runs["dataset_per_seed"].eq(True).all() else ""
+        fewest, most = self.runs["dataset_rows"].min(), self.runs["dataset_rows"].max()
+        rows = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        terminal = {config.get("timeouts_terminal") for config in self.runs["config"]}
+        timeouts = " Time limits count as terminal." if terminal == {True} else ""
+        return f"Data: {sources}{per_seed}; {rows} transitions; {environments}.{timeouts}"
+
+    @property
+    def marks(self) -> str:
+        """The meaning of † in a table, and warm-up phases."""
+        sentences = []
+        if self.runs["status"].eq("diverged").any():
+            sentences.append("†: diverged seeds, with their last finite values.")
+        for label, group in self.runs.groupby("label", sort=False):
+            warm_up = group["config"].iloc[0].get("warm_up")
+            if warm_up is not None:
+                sentences.append(f"{label} clones the data for its first {warm_up:,} updates.")
+        return " ".join(sentences)
+
+    @property
+    def few_seeds(self) -> str:
+        """A warning for tables with bootstrap intervals; empty if every cell has enough seeds."""
+        seeds = int(self.runs.groupby(KEY[:2]).size().min()) if len(self.runs) else 0
+        return "" if seeds >= FEW_RUNS else f"FEW SEEDS ({seeds}): intervals too narrow."
 
 
 def source_of(run: dict) -> str:
@@ -253,10 +304,8 @@ def refuse_incomparable(runs: pd.DataFrame, allow_mixed_data: bool = False) -> N
             per_seed = column == "dataset_sha256" and group["dataset_per_seed"].eq(True).all()
             for part in [part for _, part in group.groupby("seed")] if per_seed else [group]:
                 if part[column].nunique() + part[column].isna().any() > 1:
-                    where = f"on {dataset}"
-                    raise UserError(
-                        f"{_disagreement(part, column, where, what)}; run them again with --rerun-stale"
-                    )
+                    difference = _disagreement(part, column, f"on {dataset}", what)
+                    raise UserError(f"{difference}; run them again with --rerun-stale")
     if allow_mixed_data:
         return
     for group, column, what in _differing_data(runs):
@@ -267,7 +316,7 @@ def refuse_incomparable(runs: pd.DataFrame, allow_mixed_data: bool = False) -> N
 
 
 def mixed_data_notes(runs: pd.DataFrame) -> list[str]:
-    """Sentences for the caption: in what the datasets differ."""
+    """Sentences for the caption that say how the datasets differ."""
     return [
         f"MIXED DATA: {what} ({', '.join(map(str, group[column].unique()))})."
         for group, column, what in _differing_data(runs)
@@ -344,17 +393,6 @@ class Measure:
         if most <= self.evaluations:
             return f"mean of all {most} evaluations"
         return f"mean of the last {self.evaluations} evaluations, or of all where there are fewer ({fewest})"
-
-    def is_part_of_training(self, selection: Selection) -> bool:
-        """Whether some run has more evaluations than are averaged."""
-        return int(selection.evaluations.groupby(KEY).size().max()) > self.evaluations
-
-
-LAST_SCORE = Measure()
-
-
-def default_measure(experiment: Experiment) -> Measure:
-    return Measure(experiment.table.metric, experiment.table.aggregate)
 
 
 def run_values(selection: Selection, measure: Measure) -> pd.DataFrame:

@@ -20,7 +20,7 @@ FEW_RUNS = 10  # with fewer, percentile intervals are too narrow
 SEED = 0  # of all resamples in tables and figures
 LEVEL = 0.05  # of the permutation test
 MOST_SPLITS = 200_000  # enumerated; if there are more, this number is sampled
-BOLD_RULE = f"Bold: best mean, or not significantly worse (permutation test over seeds, {LEVEL:.0%})."
+BOLD_RULE = "Bold: best, or not significantly worse (permutation test, 5 %)."
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 
@@ -85,11 +85,9 @@ def interval(draws: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndar
     return low, high
 
 
-def estimates(
-    scores: np.ndarray, statistics: Mapping[str, Statistic], rng: Generator, count: int = RESAMPLES
-) -> dict[str, Estimate]:
+def estimates(scores: np.ndarray, statistics: Mapping[str, Statistic], rng: Generator) -> dict[str, Estimate]:
     """Each statistic of scores [runs, tasks] with its interval, from the same resamples."""
-    draws = resample(scores, rng, count)
+    draws = resample(scores, rng)
     return {
         name: Estimate(float(statistic(scores)), *map(float, interval(statistic(draws))))
         for name, statistic in statistics.items()
@@ -110,10 +108,10 @@ def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> float:
     return float(_wins(x, y).mean())
 
 
-def improvement(x: np.ndarray, y: np.ndarray, rng: Generator, count: int = RESAMPLES) -> Estimate:
+def improvement(x: np.ndarray, y: np.ndarray, rng: Generator) -> Estimate:
     """The probability of improvement with its interval; x and y are resampled independently."""
     wins = _wins(x, y)
-    draws = np.einsum("cti,tij,ctj->c", _counts(x, rng, count), wins, _counts(y, rng, count), optimize=True)
+    draws = np.einsum("cti,tij,ctj->c", _counts(x, rng), wins, _counts(y, rng), optimize=True)
     return Estimate(float(wins.mean()), *map(float, interval(draws / wins.size)))
 
 
@@ -122,12 +120,10 @@ def performance_profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarra
     return (scores[..., None] > thresholds).mean((0, 1))
 
 
-def profile_band(
-    scores: np.ndarray, thresholds: np.ndarray, rng: Generator, count: int = RESAMPLES
-) -> tuple[np.ndarray, np.ndarray]:
+def profile_band(scores: np.ndarray, thresholds: np.ndarray, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
     """The pointwise interval of a performance profile."""
     above = (scores.T[..., None] > thresholds).astype(float)  # [tasks, runs, thresholds]
-    draws = _counts(scores, rng, count).reshape(count, -1) @ above.reshape(scores.size, -1)
+    draws = _counts(scores, rng).reshape(RESAMPLES, -1) @ above.reshape(scores.size, -1)
     return interval(draws / scores.size)
 
 
@@ -137,13 +133,13 @@ def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (x > y) + 0.5 * (x == y)
 
 
-def _counts(scores: np.ndarray, rng: Generator, count: int) -> np.ndarray:
-    """How often each resample contains each run: [count, tasks, runs]."""
+def _counts(scores: np.ndarray, rng: Generator) -> np.ndarray:
+    """How often each resample contains each run: [resamples, tasks, runs]."""
     runs, tasks = scores.shape
-    drawn = rng.integers(runs, size=(count * tasks, runs)) + runs * np.arange(count * tasks)[:, None]
-    return (
-        np.bincount(drawn.ravel(), minlength=count * tasks * runs).reshape(count, tasks, runs).astype(float)
-    )
+    groups = RESAMPLES * tasks
+    drawn = rng.integers(runs, size=(groups, runs)) + runs * np.arange(groups)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=groups * runs)
+    return counts.reshape(RESAMPLES, tasks, runs).astype(float)
 
 
 def best(samples: Mapping[Hashable, np.ndarray], lower: bool = False) -> set[Hashable]:

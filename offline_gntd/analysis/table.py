@@ -1,8 +1,7 @@
 """A table, its caption, and its Markdown, LaTeX, CSV and HTML forms."""
 
-import io
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
@@ -24,20 +23,24 @@ Row = tuple[Cell, ...]
 
 @dataclass(frozen=True)
 class Table:
-    name: str
+    """A table; `render` sets the fields from `name` on, which depend on the experiment."""
+
     caption: str  # what the columns and marks mean
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     long: pd.DataFrame  # all numbers, for the CSV file
-    missing: tuple[Any, ...] = ()  # runs the experiment asks for that are not finished
     foot: tuple[Row, ...] = ()  # totals: they stay below when the rows are sorted
+    block: tuple[Row, ...] = ()  # a second block of rows with its own heading
+    block_title: str = ""
+    name: str = ""
+    missing: tuple[Any, ...] = ()  # runs the experiment asks for that are not finished
+    notes: tuple[str, ...] = ()  # warnings about the runs
     protocol: str = ""  # how the runs were made; a page with several tables shows it once
-    block_title: str = ""  # heading of a second block of rows below
-    block: tuple[Row, ...] = ()
     made_of: str = "runs"
 
     @property
-    def note(self) -> str:
+    def incomplete(self) -> str:
+        """A sentence about the missing runs; empty if there are none."""
         if not self.missing:
             return ""
         cells = len({absent.cell for absent in self.missing})
@@ -47,8 +50,13 @@ class Table:
         )
 
     @property
+    def explanation(self) -> str:
+        """Caption and notes."""
+        return sentences(self.caption, *self.notes)
+
+    @property
     def legend(self) -> str:
-        return " ".join(filter(None, (self.note, self.caption, self.protocol)))
+        return sentences(self.incomplete, self.explanation, self.protocol)
 
     def text_columns(self) -> list[bool]:
         """Which columns contain words rather than numbers; they are left-aligned."""
@@ -75,9 +83,18 @@ def tenths(value: float) -> str:
     return "—" if math.isnan(value) else minus(f"{value:.1f}")
 
 
+def ratio_text(value: float) -> str:
+    """Two decimals, or two significant digits below 0.1."""
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
 def whole(value: float) -> str:
     """Without decimals, for numbers of updates; — for NaN."""
     return "—" if math.isnan(value) else minus(f"{value:,.0f}")
+
+
+def sentences(*parts: str) -> str:
+    return " ".join(filter(None, parts))
 
 
 def written_as(metric: str) -> Callable[[float], str]:
@@ -101,18 +118,22 @@ def mean_std(
 
 
 def to_markdown(table: Table) -> str:
-    lines = [[*table.columns], ["---"] * len(table.columns)]
-    lines += [_markdown_cells(row) for row in table.rows + table.foot]
+    rows = [*table.rows, *table.foot]
     if table.block:
-        lines.append([f"*{table.block_title}*", *[""] * (len(table.columns) - 1)])
-        lines += [_markdown_cells(row) for row in table.block]
-    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return "\n\n".join(filter(None, (text, table.note, table.caption, table.protocol))) + "\n"
+        title = (Cell(f"*{table.block_title}*"), *[Cell("")] * (len(table.columns) - 1))
+        rows += [title, *table.block]
+    text = markdown_rows(table.columns, rows)
+    return "\n\n".join(filter(None, (text, table.incomplete, table.explanation, table.protocol))) + "\n"
 
 
-def _markdown_cells(row: Row) -> list[str]:
-    texts = [cell.text.replace("|", "\\|") for cell in row]
-    return [f"**{text}**" if cell.bold else text for cell, text in zip(row, texts, strict=True)]
+def markdown_rows(columns: Sequence[str], rows: Iterable[Row]) -> str:
+    lines = [[*columns], ["---"] * len(columns), *([_markdown_cell(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = cell.text.replace("|", "\\|")
+    return f"**{text}**" if cell.bold else text
 
 
 def to_latex(table: Table) -> str:
@@ -148,9 +169,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    text = io.StringIO()
-    table.long.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
-    return text.getvalue()
+    return table.long.to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 def to_html(table: Table) -> str:
@@ -230,18 +249,16 @@ def html_table(table: Table, title: str = "", with_protocol: bool = True) -> str
     )
     block = ""
     if table.block:
-        heading = (
-            f'<tr><th class="words" colspan="{len(table.columns)}">{escape(table.block_title)}</th></tr>'
-        )
-        block = f"<tbody>{heading}{_html_rows(table.block, words)}</tbody>"
+        heading = f'<th class="words" colspan="{len(table.columns)}">{escape(table.block_title)}</th>'
+        block = f"<tbody><tr>{heading}</tr>{_html_rows(table.block, words)}</tbody>"
     foot = f"<tfoot>{_html_rows(table.foot, words)}</tfoot>" if table.foot else ""
-    note = f'<p class="warning">{escape(table.note)}</p>' if table.note else ""
-    caption = " ".join(filter(None, (table.caption, table.protocol if with_protocol else "")))
+    warning = f'<p class="warning">{escape(table.incomplete)}</p>' if table.incomplete else ""
+    caption = sentences(table.explanation, table.protocol if with_protocol else "")
     return (
         f'<figure class="table" id="{escape(table.name)}">{f"<h4>{escape(title)}</h4>" if title else ""}'
         f'<div class="scroll"><table class="sortable">\n<thead><tr>{heads}</tr></thead>\n'
         f"<tbody>\n{_html_rows(table.rows, words)}\n</tbody>{foot}{block}</table></div>\n"
-        f"{note}<figcaption>{escape(caption)}</figcaption></figure>"
+        f"{warning}<figcaption>{escape(caption)}</figcaption></figure>"
     )
 
 

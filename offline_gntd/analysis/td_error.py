@@ -1,4 +1,4 @@
-"""The paper's Table 1: TD error after training, and updates and seconds to a return, beside the paper's.
+"""The paper's Table 1: TD error after training, updates and seconds to a return, and the paper's numbers.
 
 `claims` compares GNTD with TD and GNDQN with DQN in each of these, with a verdict.
 """
@@ -6,14 +6,25 @@
 import math
 import re
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from offline_gntd.analysis import captions, published, statistics
+from offline_gntd.analysis import published, statistics
 from offline_gntd.analysis.selection import Measure, Selection
-from offline_gntd.analysis.table import Cell, Row, Table, mean_std, minus, number, tenths, whole
+from offline_gntd.analysis.table import (
+    Cell,
+    Row,
+    Table,
+    mean_std,
+    minus,
+    number,
+    ratio_text,
+    sentences,
+    tenths,
+    whole,
+)
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.results import KEY
 
@@ -27,6 +38,20 @@ ROUNDING = 1e-9  # of an interval's limits
 VERDICTS = ("better", "worse", "unclear", "missing")
 
 
+class Compared(NamedTuple):
+    heading: str
+    ratio: bool  # compared by ratio, not by difference
+    less: bool  # less is better
+
+
+MEASURES = {  # by column of per_seed
+    "final_return": Compared("final return", ratio=False, less=False),
+    "td_error_abs_target": Compared(ERRORS["td_error_abs_target"], ratio=True, less=True),
+    "updates_counted": Compared("updates to threshold", ratio=True, less=True),
+    "seconds_counted": Compared("seconds to threshold", ratio=True, less=True),
+}
+
+
 def table(selection: Selection, measure: Measure) -> Table:
     """One row per dataset and algorithm; errors and returns are those of the last evaluation."""
     _require_threshold(selection)
@@ -36,30 +61,25 @@ def table(selection: Selection, measure: Measure) -> Table:
     for dataset, group in long.groupby("dataset", sort=False):
         best = _best(group, seeds[seeds["dataset"] == dataset])
         rows += [_row(line, best, selection.experiment.seeds) for line in group.to_dict("records")]
-    columns: tuple[str, ...] = (
-        "dataset",
-        "algorithm",
-        "TD error (abs, target net)",
-        "paper",
-        "TD error (abs)",
-        "TD error (squared)",
+    columns = (
+        *(
+            "dataset",
+            "algorithm",
+            "TD error (abs, target net)",
+            "paper",
+            "TD error (abs)",
+            "TD error (squared)",
+        ),
+        *("at threshold", "updates to threshold", "seconds to threshold", "paper seconds", "final return"),
     )
-    columns += (
-        "at threshold",
-        "updates to threshold",
-        "seconds to threshold",
-        "paper seconds",
-        "final return",
+    caption = sentences(
+        "TD error on up to 16,384 rows and return after training: mean ± std over seeds.",
+        f"Threshold: first evaluation {_thresholds(selection)}; updates, {selection.clock}: mean of the",
+        "seeds that reach it.",
+        selection.marks,
+        statistics.BOLD_RULE,
     )
-    return Table(
-        selection.experiment.name,
-        _caption(selection),
-        columns,
-        tuple(rows),
-        long,
-        selection.missing,
-        protocol=captions.protocol(selection),
-    )
+    return Table(caption, columns, tuple(rows), long)
 
 
 def _require_threshold(selection: Selection) -> None:
@@ -96,7 +116,7 @@ def per_seed(selection: Selection) -> pd.DataFrame:
 def summary(selection: Selection, seeds: pd.DataFrame) -> pd.DataFrame:
     """One line per dataset and algorithm of the experiment; std over seeds with ddof 1."""
     averaged = [*ERRORS, "updates", "seconds", "final_return"]
-    statistics = {
+    averages = {
         f"{column}{suffix}": (column, how)
         for column in averaged
         for suffix, how in (("", "mean"), ("_std", "std"))
@@ -106,7 +126,7 @@ def summary(selection: Selection, seeds: pd.DataFrame) -> pd.DataFrame:
         diverged=("diverged", "sum"),
         threshold=("threshold", "first"),
         reached=("updates", "count"),
-        **statistics,
+        **averages,
     )
     experiment = selection.experiment
     grid = pd.MultiIndex.from_product(
@@ -122,7 +142,7 @@ def summary(selection: Selection, seeds: pd.DataFrame) -> pd.DataFrame:
 
 
 def claims(selection: Selection, measure: Measure) -> Table:
-    """Each Gauss-Newton algorithm against its baseline, by dataset and measure, beside the paper's claim."""
+    """Each Gauss-Newton algorithm against its baseline, by dataset and measure, with the paper's claim."""
     labels = list(selection.labels.values())
     pairs = [(label, baseline_of(label)) for label in labels if baseline_of(label) in {*labels} - {label}]
     _require_threshold(selection)
@@ -143,37 +163,37 @@ def claims(selection: Selection, measure: Measure) -> Table:
                 for name in MEASURES
             ]
     long = pd.DataFrame(lines)
-    return Table(
-        f"{selection.experiment.name}-claims",
-        _claims_caption(selection, long),
-        (
-            "dataset",
-            "algorithms",
-            "measure",
-            "Gauss-Newton",
-            "baseline",
-            "difference or ratio",
-            "verdict",
-            "paper",
-        ),
-        tuple(map(_claim_row, lines)),
-        long,
-        selection.missing,
-        protocol=captions.protocol(selection),
+    columns = (
+        "dataset",
+        "algorithms",
+        "measure",
+        "Gauss-Newton",
+        "baseline",
+        "difference or ratio",
+        "verdict",
+    )
+    caption = sentences(
+        f"{verdict_counts(long)}.",
+        "Difference of returns or ratio of means, 95 % bootstrap interval; unclear: contains 0 or 1.",
+        f"Threshold: {_thresholds(selection)}; k/n: seeds that reach it; the others count with their run's",
+        "length (≥).",
+        selection.few_seeds,
+    )
+    return Table(caption, (*columns, "paper"), tuple(map(_claim_row, lines)), long)
+
+
+def verdict_counts(long: pd.DataFrame) -> str:
+    """The number of each verdict by pair of algorithms, from the numbers of a table of claims."""
+    return "; ".join(
+        f"{algorithm} : {baseline} "
+        + ", ".join(f"{(group['verdict'] == verdict).sum()} {verdict}" for verdict in VERDICTS)
+        for (algorithm, baseline), group in long.groupby(["algorithm", "baseline"], sort=False)
     )
 
 
 def baseline_of(label: str) -> str:
     """TD for GNTD, DQN (script) for GNDQN (script), BCQ for GN-BCQ; other labels are returned unchanged."""
     return re.sub(r"\bGN-?", "", label, count=1)
-
-
-MEASURES = {  # column of per_seed: heading, whether it is compared by ratio, whether less is better
-    "final_return": ("final return", False, False),
-    "td_error_abs_target": (ERRORS["td_error_abs_target"], True, True),
-    "updates_counted": ("updates to threshold", True, True),
-    "seconds_counted": ("seconds to threshold", True, True),
-}
 
 
 def _comparison(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> dict[str, Any]:
@@ -183,22 +203,23 @@ def _comparison(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> dict[str
     does not reach it, so that a baseline that fails quickly does not look fast.
     """
     _, ratio, less = MEASURES[name]
+    neutral = 1.0 if ratio else 0.0
     x, y = (frame[name].dropna().to_numpy(float) for frame in (ours, theirs))
     limit = math.inf
     if name.endswith("_counted"):
         unreached = [*ours[name][ours["updates"].isna()], *theirs[name][theirs["updates"].isna()]]
         limit = min(unreached, default=math.inf)
-    limited = [bool((values >= limit).any()) for values in (x, y)]
     x, y = np.minimum(x, limit), np.minimum(y, limit)
     line: dict[str, Any] = {"kind": "ratio" if ratio else "difference"}
-    for i, (prefix, frame, values) in enumerate((("", ours, x), ("baseline_", theirs, y))):
+    for prefix, frame, values in (("", ours, x), ("baseline_", theirs, y)):
         line |= {f"{prefix}value": values.mean() if len(values) else math.nan, f"{prefix}seeds": len(frame)}
-        line |= {f"{prefix}reached": int(frame["updates"].count()), f"{prefix}limited": limited[i]}
+        line |= {f"{prefix}reached": int(frame["updates"].count())}
+        line |= {f"{prefix}limited": bool((values >= limit).any())}
     estimate = statistics.Estimate(math.nan, math.nan, math.nan)
     if len(x) and len(y) and not (ratio and not y.mean()):
         estimate = statistics.compare_means(x, y, ratio)
     line |= {"estimate": estimate.value, "low": estimate.low, "high": estimate.high}
-    return line | {"verdict": _verdict(estimate, 1.0 if ratio else 0.0, less, min(len(x), len(y)))}
+    return line | {"verdict": _verdict(estimate, neutral, less, min(len(x), len(y)))}
 
 
 def _verdict(estimate: statistics.Estimate, neutral: float, less: bool, seeds: int) -> str:
@@ -211,9 +232,8 @@ def _verdict(estimate: statistics.Estimate, neutral: float, less: bool, seeds: i
 
 def _published(ours: pd.Series, theirs: pd.Series, name: str) -> dict[str, Any]:
     """The paper's claim: better in convergence speed, final return and TD error, with its ratio if given."""
-    column = {"td_error_abs_target": "paper_td_error_abs_target", "seconds_counted": "paper_seconds"}.get(
-        name
-    )
+    columns = {"td_error_abs_target": "paper_td_error_abs_target", "seconds_counted": "paper_seconds"}
+    column = columns.get(name)
     if column is None:
         return {"paper": "better", "paper_ratio": math.nan}
     ratio = ours[column] / theirs[column]
@@ -238,10 +258,10 @@ def _claim_row(line: dict[str, Any]) -> Row:
     if not math.isnan(line["estimate"]):
         several = min(line["seeds"], line["baseline_seeds"]) > 1
         estimate = statistics.Estimate(line["estimate"], line["low"], line["high"])
-        shown = ("× " if ratio else "") + estimate.text(_ratio if ratio else tenths, several)
+        shown = ("× " if ratio else "") + estimate.text(ratio_text if ratio else tenths, several)
     paper = line["paper"]
     if not math.isnan(line["paper_ratio"]):
-        paper += f" (× {_ratio(line['paper_ratio'])})"
+        paper += f" (× {ratio_text(line['paper_ratio'])})"
     elif line["measure"] == "seconds_counted" and paper == "better":
         paper += " (baseline never reaches it)"
     return (
@@ -254,41 +274,6 @@ def _claim_row(line: dict[str, Any]) -> Row:
         Cell(line["verdict"], bold=line["verdict"] in ("better", "worse")),
         Cell(paper),
     )
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
-
-
-def _claims_caption(selection: Selection, long: pd.DataFrame) -> str:
-    counts = [
-        f"{algorithm} : {baseline} "
-        + ", ".join(f"{(group['verdict'] == verdict).sum()} {verdict}" for verdict in VERDICTS)
-        for (algorithm, baseline), group in long.groupby(["algorithm", "baseline"], sort=False)
-    ]
-    parts = [
-        f"Verdicts: {'; '.join(counts)}.",
-        "Difference of returns or ratio of means, 95 % bootstrap interval over seeds; unclear: contains 0",
-        "or 1.",
-        f"Threshold: {_thresholds(selection)}; a seed that never reaches it counts with its run's length,",
-        "where both sides are cut off (≥); k/n: seeds that reach it.",
-        *captions.few_seeds(selection.experiment.seeds),
-        *selection.notes,
-    ]
-    return " ".join(parts)
-
-
-def _caption(selection: Selection) -> str:
-    parts = [
-        "TD error after training: mean over at most 16,384 evenly spaced rows, absolute against the target",
-        "network (as the authors logged it), absolute and squared with the online network.",
-        f"Threshold: first evaluation {_thresholds(selection)}; updates and {selection.clock} of training:",
-        f"means over the seeds that reach it; others: {captions.SPREAD}.",
-        *captions.marks(selection),
-        statistics.BOLD_RULE,
-        *selection.notes,
-    ]
-    return " ".join(parts)
 
 
 def _thresholds(selection: Selection) -> str:

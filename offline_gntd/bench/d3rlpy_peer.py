@@ -20,7 +20,7 @@ def encoder(hidden_dims):
 
 
 def config_of(algorithm, config, obs_dim):
-    """d3rlpy's algorithm with our layer sizes and batch size, and its own defaults for the rest."""
+    """d3rlpy's algorithm with our layer sizes and batch size; all other settings are d3rlpy's defaults."""
     networks = {
         "actor_encoder_factory": encoder(config["hidden_dims"]),
         "critic_encoder_factory": encoder(config["hidden_dims"]),
@@ -65,8 +65,8 @@ class TimedAgent:
         self.algorithm.update(self.dataset.sample_transition_batch(self.batch))
 
     def rate(self, seconds):
-        count, began = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - began) < seconds or not count:
+        count, start = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - start) < seconds or not count:
             for _ in range(2):  # the period of a delayed actor
                 self.update()
             count += 2

@@ -1,8 +1,8 @@
-"""The least floating-point operations of an update, from its shapes (docs/reference/performance.md).
+"""The minimal floating-point operations of an update, from its shapes (docs/reference/performance.md).
 
-Only matrix products and K-FAC's factorisations count, not elementwise operations. What an update can do
-without is not counted: parameter gradients of the critic in an actor's update, derivatives with respect to
-inputs, the second triangle of a symmetric matrix.
+Only matrix products and K-FAC's factorisations count, not elementwise operations. What an update does not
+need is left out: parameter gradients of the critic in an actor's update, derivatives with respect to inputs,
+the second triangle of a symmetric matrix.
 """
 
 from collections.abc import Callable
@@ -80,14 +80,12 @@ def _bc(config: BC, obs: int, action: int) -> float:
     return training(config.batch_size, (obs, *config.hidden_dims, action))
 
 
-def _td3_bc(config: TD3BC, obs: int, action: int) -> float:
-    n, actor, critic = (
-        config.batch_size,
-        (obs, *config.hidden_dims, action),
-        (obs + action, *config.hidden_dims, 1),
-    )
+def _td3_bc(config: TD3BC | ReBRAC, obs: int, action: int) -> float:
+    n, critic = config.batch_size, (obs + action, *config.hidden_dims, 1)
+    actor = (obs, *config.hidden_dims, action)
+    differentiated = 2 if isinstance(config, ReBRAC) else 1  # critics in the actor's loss
     target = forward(n, actor) + 2 * forward(n, critic)
-    improvement = training(n, actor) + input_gradient(n, critic, action)
+    improvement = training(n, actor) + differentiated * input_gradient(n, critic, action)
     return target + _critics(config, critic) + improvement / config.policy_freq
 
 
@@ -112,25 +110,10 @@ def _cql(config: CQL, obs: int, action: int) -> float:
 
 
 def _iql(config: IQL, obs: int, action: int) -> float:
-    n, policy, critic, value = (
-        config.batch_size,
-        (obs, *config.hidden_dims, action),
-        (obs + action, *config.hidden_dims, 1),
-        (obs, *config.hidden_dims, 1),
-    )
+    n, policy, value = config.batch_size, (obs, *config.hidden_dims, action), (obs, *config.hidden_dims, 1)
+    critic = (obs + action, *config.hidden_dims, 1)
     values = 2 * forward(n, critic) + training(n, value) + 2 * forward(n, value)  # V(s) and V(s′) once more
     return values + training(n, policy) + _critics(config, critic)
-
-
-def _rebrac(config: ReBRAC, obs: int, action: int) -> float:
-    n, actor, critic = (
-        config.batch_size,
-        (obs, *config.hidden_dims, action),
-        (obs + action, *config.hidden_dims, 1),
-    )
-    target = forward(n, actor) + 2 * forward(n, critic)
-    improvement = training(n, actor) + 2 * input_gradient(n, critic, action)
-    return target + _critics(config, critic) + improvement / config.policy_freq
 
 
 def _q_learning(config: QLearning, obs: int, actions: int) -> float:
@@ -153,7 +136,7 @@ _OF: dict[type, Callable[[Any, int, int], float]] = {
     BCQ: _bcq,
     CQL: _cql,
     IQL: _iql,
-    ReBRAC: _rebrac,
+    ReBRAC: _td3_bc,
     QLearning: _q_learning,
     PolicyGradient: _policy_gradient,
 }

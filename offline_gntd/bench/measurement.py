@@ -5,13 +5,18 @@ a result is the median over the rounds. Each timing runs in a process with one t
 """
 
 import dataclasses
+import json
 import math
 import multiprocessing
+import os
 import resource
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import truediv
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,19 +25,21 @@ from torch import Tensor
 
 from offline_gntd.algorithms import preset
 from offline_gntd.bench import flops
+from offline_gntd.configuration import to_dict
+from offline_gntd.errors import UserError
 from offline_gntd.nn.linalg import matmul
 from offline_gntd.nn.mlp import PRECISIONS
 from offline_gntd.processes import prepare
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import Sampler, row_width
 
-context = multiprocessing.get_context("forkserver")  # a process starts with torch imported and nothing else
+context = multiprocessing.get_context("forkserver")  # its processes start with torch imported
 context.set_forkserver_preload([__name__])
 ROWS = 1_000_000  # transitions that updates draw from
 STACK = 5  # seeds of a stacked timing
 TURN = 20  # updates at least, where two agents take turns
 WARM_UP = 0.1  # seconds before a timing; buffers are allocated when they are first needed
-GEMM = 256  # rows and columns of the product whose rate is the ceiling
+GEMM = 256  # rows and columns of the matrix product that measures the ceiling
 
 
 def _task(name: str, obs_dim: int, action_dim: int, discrete: bool) -> Task:
@@ -90,8 +97,8 @@ class TimedAgent:
 
 def rate(call: Callable[[], Any], seconds: float, period: int = 1) -> float:
     """Calls per second, measured over at least this many seconds and a whole number of periods."""
-    calls, began = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < seconds or not calls:
+    calls, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds or not calls:
         for _ in range(period):
             call()
         calls += period
@@ -108,7 +115,7 @@ def gemm_flops(precision: str = "float32", seconds: float = 0.2) -> float:
 
 @dataclass
 class Timings:
-    """The measurements of one preset at one size, one value per round."""
+    """Measurements of a preset at a size, one value per round."""
 
     rates: list[float] = field(default_factory=list)  # updates per second, one thread
     ceilings: list[float] = field(default_factory=list)  # FLOP/s of matrix products in the preset's precision
@@ -145,7 +152,8 @@ class Bench:
         self.pairs, self.workers, self.seconds, self.rows = pairs, workers, seconds, rows
         self.timings = {pair: Timings() for pair in pairs}
 
-    def run(self, rounds: int, peers: Sequence[Any] = (), report: Callable[[], None] = lambda: None) -> None:
+    def run(self, rounds: int, peer: "D3rlpy | None", report: Callable[[], Any]) -> None:
+        """Time every pair in every round; `report` is called after each."""
         barrier = context.Barrier(self.workers)
         with (
             context.Pool(1, prepare) as single,
@@ -154,7 +162,7 @@ class Bench:
             for _ in range(rounds):
                 for name, size in self.pairs:
                     self._time(name, size, single, team)
-                    for peer in peers:
+                    if peer:
                         peer.time(name, size, self.seconds)
                     report()
 
@@ -228,3 +236,62 @@ def _rate_together(name: str, size: str, rows: int, seconds: float) -> float:
 def _peak_mib(name: str, size: str, rows: int) -> float:
     TimedAgent(name, size, random_rows(SIZES[size], rows)).rate(0.0)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+# ---- another library, in the same rounds ----
+
+
+class D3rlpy:
+    """d3rlpy in a separate Python environment; bench/d3rlpy_peer.py answers over a pipe."""
+
+    name = "d3rlpy"
+    algorithms = ("bc", "td3_bc", "bcq", "cql")
+
+    def __init__(self, python: Path, rows: int):
+        path = shutil.which(python)
+        if not path or subprocess.run([path, "-c", "import d3rlpy"], capture_output=True).returncode:
+            raise UserError(f"no Python with d3rlpy at {python}; install one with: make peers")
+        self.rows = rows  # transitions that it draws from
+        self.rates: dict[str, list[float]] = {}
+        self._process = subprocess.Popen(
+            [python, Path(__file__).with_name("d3rlpy_peer.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+    def time(self, name: str, size: str, seconds: float) -> None:
+        """Time the same algorithm once, if d3rlpy has it."""
+        if name not in self.algorithms or size != "halfcheetah":
+            return
+        task = SIZES[size]
+        request = {
+            "algorithm": name,
+            "obs_dim": task.obs_dim,
+            "action_dim": task.action_dim,
+            "rows": self.rows,
+            "seconds": seconds,
+        }
+        assert self._process.stdin is not None  # it was started with both pipes
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request | {"config": to_dict(settings(name))}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise UserError("d3rlpy stopped without an answer; check its environment with: make conformance")
+        self.rates.setdefault(name, []).append(json.loads(answer))
+
+    def summary(self, ours: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
+        """d3rlpy's updates per second, and the ratio of ours to it: the median over rounds."""
+        return {
+            name: {
+                "updates_per_s": median(rates),
+                "ratio": median(our / their for our, their in zip(ours[name], rates, strict=True)),
+            }
+            for name, rates in self.rates.items()
+        }
+
+    def close(self) -> None:
+        self._process.communicate()  # closes its input and waits

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
+from offline_gntd.errors import UserError, unknown
+
 EVERY_UPDATE = "gntd3_bc@kfac.factor_every=1@kfac.inverse_every=1"  # the paper's Algorithm 3
 FEWEST_ROWS = 1_000  # one episode of the data that d3rlpy is timed with
 PEER_PYTHON = Path(".venv-d3rlpy/bin/python")
@@ -31,9 +33,7 @@ def bench(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from offline_gntd.algorithms import CATALOGUE
-    from offline_gntd.bench.measurement import MAIN_SIZE, ROWS, SIZES, Bench, settings
-    from offline_gntd.bench.peers import D3rlpy
-    from offline_gntd.errors import UserError, unknown
+    from offline_gntd.bench.measurement import MAIN_SIZE, ROWS, SIZES, Bench, D3rlpy, settings
 
     rows = ROWS if args.rows is None else args.rows
     if rows < FEWEST_ROWS:
@@ -54,11 +54,11 @@ def bench(args: argparse.Namespace) -> None:
         for size in args.sizes
         if SIZES[size].discrete == settings(name).discrete and size != main[name]
     ]
-    peers = [D3rlpy(args.peer_python, rows)] if args.peers else []
+    peer = D3rlpy(args.peer_python, rows) if args.peers else None
     timed = Bench([*main.items(), *further], args.workers, args.seconds, rows)
     total = args.rounds * len(timed.pairs)
     with tqdm(total=total, desc="bench", unit="timing", disable=not sys.stderr.isatty()) as bar:
-        timed.run(args.rounds, peers, bar.update)
+        timed.run(args.rounds, peer, bar.update)
     summary = timed.summary()
     ours = {name: timed.timings[name, size].rates for name, size in main.items()}
     ceilings: dict[str, list[float]] = {}  # by precision
@@ -73,9 +73,9 @@ def bench(args: argparse.Namespace) -> None:
         "sizes": {
             size: {name: summary[name, at] for name, at in further if at == size} for size in args.sizes
         },
-        "peers": {peer.name: peer.summary(ours) for peer in peers},
+        "peers": {peer.name: peer.summary(ours)} if peer else {},
     }
-    for peer in peers:
+    if peer:
         peer.close()
     print(json.dumps(results, indent=2) if args.json else "\n".join(_lines(results)))
 
@@ -104,7 +104,7 @@ def _lines(results: dict) -> list[str]:
     ]
     for peer, part in results["peers"].items():
         lines += [
-            f"{peer} {name}: {row['updates_per_s']:.1f} updates/s; ours are {row['ratio']:.2f} times as many"
+            f"{peer} {name}: {row['updates_per_s']:.1f} updates/s; ours / theirs = {row['ratio']:.2f}"
             for name, row in part.items()
         ]
     rounds = f"medians of {results['rounds']} rounds"

@@ -134,7 +134,7 @@ def build(args: argparse.Namespace) -> None:
     from offline_gntd.collection import builders
     from offline_gntd.datasets import built_datasets
     from offline_gntd.datasets.describe import headline
-    from offline_gntd.datasets.exchange import convert
+    from offline_gntd.datasets.loading import convert
 
     processes.prepare()
     for name in args.names:
@@ -237,13 +237,13 @@ def check(args: argparse.Namespace) -> int:
 
 
 def fetch(args: argparse.Namespace) -> None:
-    from offline_gntd.datasets.exchange import fetch
+    from offline_gntd.datasets.download import fetch
 
     print(fetch(args.name, args.from_file))
 
 
 def convert(args: argparse.Namespace) -> None:
-    from offline_gntd.datasets.exchange import convert
+    from offline_gntd.datasets.loading import convert
 
     print(convert(args.name, args.format, args.env, args.episode_limit, args.force))
 

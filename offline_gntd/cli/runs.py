@@ -1,12 +1,16 @@
 """offline-gntd run, status, evaluate, algorithms, quickstart, export."""
 
 import argparse
+import dataclasses
 import itertools
+import json
 import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
+from offline_gntd.errors import UserError, unknown
 from offline_gntd.files import listing
 
 THEORY_OPTIONS = ("command", "handler", "experiment", "imports", "workers", "rerun_stale", "dry_run")
@@ -24,22 +28,16 @@ def add_commands(commands) -> None:
     _add_run(commands)
 
     command = commands.add_parser("status", help="show the progress of experiments, wherever they run")
-    command.add_argument(
-        "experiment", nargs="?", metavar="EXPERIMENT", help="show every run of it (default: all experiments)"
-    )
-    command.add_argument("--json", action="store_true", help="machine-readable output")
-    command.add_argument(
-        "--verify",
-        action="store_true",
-        help="compare the files of finished runs with their checkpoints, which have checksums",
-    )
+    add = command.add_argument
+    add("experiment", nargs="?", metavar="EXPERIMENT", help="show each of its runs (default: summarise all)")
+    add("--json", action="store_true", help="machine-readable output")
+    add("--verify", action="store_true", help="compare finished runs with their checkpoints (checksums)")
     command.set_defaults(handler=status)
 
     command = commands.add_parser("evaluate", help="evaluate the stored policy of a run again")
-    command.add_argument(
-        "run", metavar="RUN", help="a run's folder: results/EXPERIMENT/DATASET/ALGORITHM/seed-N"
-    )
-    command.add_argument("--episodes", type=int, metavar="N", help="number of episodes (default: the run's)")
+    add = command.add_argument
+    add("run", metavar="RUN", help="a run's folder: results/EXPERIMENT/DATASET/ALGORITHM/seed-N")
+    add("--episodes", type=int, metavar="N", help="number of episodes (default: the run's)")
     command.set_defaults(handler=evaluate)
 
     command = commands.add_parser("export", help="write the results of an experiment as CSV files")
@@ -51,80 +49,44 @@ def _add_run(commands) -> None:
     command = commands.add_parser(
         "run",
         help="run an experiment; finished runs are skipped",
-        epilog="A default in brackets is that of a new experiment; others have their own values.",
+        epilog="Defaults are those of a new experiment; built-in experiments and .toml files set their own.",
     )
-    command.add_argument(
+    add = command.add_argument
+    add(
         "experiment",
         metavar="EXPERIMENT",
-        help="table1, table2, figure1, theory, a new name, or a .toml file",
+        help="table1, table2, figure1, theory, a new name or a .toml file",
     )
-    command.add_argument(
-        "--algorithms", nargs="+", metavar="A", help="presets, such as gntd or td3_bc@alpha=1"
-    )
-    command.add_argument(
-        "--datasets", nargs="+", metavar="D", help="names or files; for online algorithms, environment ids"
-    )
-    command.add_argument("--version", metavar="V", help="data of table2: v0, v2 or local (default: v0)")
-    command.add_argument("--seeds", type=int, metavar="N", help="run the seeds 0 … N−1 [5]")
-    command.add_argument(
-        "--steps", type=int, metavar="N", help="updates per run; online, environment steps [20000]"
-    )
-    command.add_argument("--evaluate-every", type=int, metavar="N", help="steps between evaluations [500]")
-    command.add_argument("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation [20]")
-    command.add_argument(
-        "--seeds-per-process",
-        type=int,
-        metavar="N",
-        help="seeds trained together in one process [1; on a GPU all]",
-    )
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="settings",
-        metavar="FIELD=VALUE[,VALUE…]",
-        help="set a field of every algorithm; each of several values is a separate variant",
-    )
-    command.add_argument(
-        "--workers", type=int, metavar="W", help="runs at a time, one thread each (default: number of cores)"
-    )
-    command.add_argument(
-        "--engine", choices=("local", "ray", "slurm"), default="local", help="where to run (default: local)"
-    )
-    command.add_argument("--address", metavar="A", help="a Ray cluster: auto, ray://host:port, …")
-    command.add_argument(
-        "--slurm",
-        nargs="+",
-        default=[],
-        metavar="NAME=VALUE",
-        help="parameters of Slurm jobs: partition=… time=MINUTES mem=8GB …",
-    )
-    command.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
-    command.add_argument(
-        "--checkpoint-seconds",
-        type=float,
-        metavar="S",
-        help="time between checkpoints (default: at least 10 s, and 0.5 %% of a run's time)",
-    )
-    command.add_argument(
-        "--retries",
-        type=int,
-        default=RETRIES,
-        metavar="N",
-        help="further attempts at a run that fails (default: 2)",
-    )
-    command.add_argument(
-        "--rerun-stale",
-        action="store_true",
-        help="run again what was finished with other settings, data or more steps",
-    )
-    command.add_argument("--tensorboard", action="store_true", help="write TensorBoard logs too")
-    command.add_argument(
-        "--wandb", action="store_true", help="log to W&B too; WANDB_MODE=offline writes files"
-    )
-    command.add_argument(
-        "--dry-run", action="store_true", help="show what would be run and how long it would take"
-    )
+    add("--algorithms", nargs="+", metavar="A", help="presets, such as gntd or td3_bc@alpha=1")
+    add("--datasets", nargs="+", metavar="D", help="names or files; for online algorithms, environment ids")
+    add("--version", metavar="V", help="data of table2: v0, v2 or local (default: v0)")
+    add("--seeds", type=int, metavar="N", help="run the seeds 0 … N−1 (default: 5)")
+    steps = "updates per run; for online algorithms, environment steps (default: 20000)"
+    add("--steps", type=int, metavar="N", help=steps)
+    add("--evaluate-every", type=int, metavar="N", help="steps between evaluations (default: 500)")
+    add("--evaluate-episodes", type=int, metavar="N", help="episodes per evaluation (default: 20)")
+    stack = "seeds trained together in one process (default: 1; on a GPU, all)"
+    add("--seeds-per-process", type=int, metavar="N", help=stack)
+    settings = "set a field of every algorithm; several values make several variants"
+    metavar = "FIELD=VALUE[,VALUE…]"
+    add("--set", action="append", default=[], dest="settings", metavar=metavar, help=settings)
+    workers = "runs at a time, one thread each (default: number of cores)"
+    add("--workers", type=int, metavar="W", help=workers)
+    engines = ("local", "ray", "slurm")
+    add("--engine", choices=engines, default="local", help="where to run (default: local)")
+    add("--address", metavar="A", help="a Ray cluster: auto, ray://host:port, …")
+    slurm = "parameters of Slurm jobs: partition=… time=MINUTES mem=8GB …"
+    add("--slurm", nargs="+", default=[], metavar="NAME=VALUE", help=slurm)
+    add("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N (default: cpu)")
+    checkpoints = "seconds between checkpoints (default: 10, or more if they take over 0.5 %% of the time)"
+    add("--checkpoint-seconds", type=float, metavar="S", help=checkpoints)
+    retries = "further attempts at a run that fails (default: %(default)s)"
+    add("--retries", type=int, default=RETRIES, metavar="N", help=retries)
+    stale = "run again what was finished with other settings, other data or fewer steps"
+    add("--rerun-stale", action="store_true", help=stale)
+    add("--tensorboard", action="store_true", help="write TensorBoard logs too")
+    add("--wandb", action="store_true", help="log to W&B too; WANDB_MODE=offline writes files")
+    add("--dry-run", action="store_true", help="list the runs and how long they would take; run nothing")
     command.set_defaults(handler=run)
 
 
@@ -162,17 +124,20 @@ def algorithms(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.experiment == "theory":
         return _run_theory(args)
-    from offline_gntd.experiments import grid
+    from offline_gntd.experiments import grid, planning
     from offline_gntd.experiments.job import Options
 
-    experiment = _experiment(args)
+    experiment = experiment_of(args)
     device = _device(args.device)
     settings = _engine_settings(args)
     trackers = tuple(name for name in ("tensorboard", "wandb") if getattr(args, name))
     options = Options(device, args.checkpoint_seconds, trackers)
     grid.check(args.workers, options, args.retries, args.engine)
     if args.dry_run:
-        return _dry_run(experiment, args)
+        workers = os.cpu_count() or 1 if args.workers is None else args.workers
+        preview = planning.preview(experiment, workers, args.rerun_stale)
+        print(preview.text())
+        return 1 if preview.plan.missing else 0
     result = grid.run(
         experiment,
         workers=args.workers,
@@ -230,8 +195,7 @@ def _with_changed_files(cells) -> list:
 
 
 def _run_theory(args: argparse.Namespace) -> int:
-    """Run the measurements of the theorems, which take none of a grid's settings."""
-    from offline_gntd.errors import UserError
+    """Run the measurements of the theorems, which have no grid settings."""
     from offline_gntd.theory import runner
 
     for name, value in vars(args).items():
@@ -250,17 +214,7 @@ def _run_theory(args: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(experiment, args: argparse.Namespace) -> int:
-    from offline_gntd.experiments import planning
-
-    workers = os.cpu_count() or 1 if args.workers is None else args.workers
-    preview = planning.preview(experiment, workers, args.rerun_stale)
-    print(preview.text())
-    return 1 if preview.plan.missing else 0
-
-
-def _engine_settings(args: argparse.Namespace) -> dict:
-    from offline_gntd.errors import UserError
+def _engine_settings(args: argparse.Namespace) -> dict[str, Any]:
 
     for option, engine in (("address", "ray"), ("slurm", "slurm")):
         if getattr(args, option) and args.engine != engine:
@@ -277,37 +231,36 @@ def _engine_settings(args: argparse.Namespace) -> dict:
 
 
 def status(args: argparse.Namespace) -> int:
-    import json
 
-    from offline_gntd.errors import UserError
-    from offline_gntd.experiments import definitions, status
+    from offline_gntd.experiments import definitions, progress
     from offline_gntd.theory import runner
 
-    facts, lines, damaged = [], [], False
+    summaries: list[dict[str, Any]] = []  # for --json
+    lines, damaged = [], False
     for name in [args.experiment] if args.experiment else definitions.with_results():
         if name == runner.NAME:
             continue
         try:
-            experiment = status.read(name, args.verify)
+            experiment = progress.read_status(name, args.verify)
         except UserError as error:
             if args.experiment:
                 raise
-            facts.append({"experiment": name, "error": str(error)})
+            summaries.append({"experiment": name, "error": str(error)})
             lines.append(f"{name}: {error}")
             damaged = True  # the other experiments are still shown
             continue
-        facts.append(experiment.to_dict())
+        summaries.append(experiment.to_dict())
         lines.append(experiment.text() if args.experiment else experiment.headline())
         damaged |= experiment.damaged
     measurements, measured = set(runner.measurements()), runner.finished()
     if args.experiment == runner.NAME or (not args.experiment and measured):
         done, count = len(measurements & measured), len(measurements)
-        facts.append({"experiment": runner.NAME, "measurements": count, "done": done})
+        summaries.append({"experiment": runner.NAME, "measurements": count, "done": done})
         lines.append(f"{runner.NAME}: {done} of {count} measured")
     if args.json:
-        print(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(summaries, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        print("\n".join(lines) or "nothing was run here yet")
+        print("\n".join(lines) or "there are no runs here yet; start with: offline-gntd quickstart")
     return 2 if damaged else 0
 
 
@@ -335,8 +288,6 @@ def export(args: argparse.Namespace) -> None:
 def _device(name: str) -> str:
     import torch
 
-    from offline_gntd.errors import UserError
-
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
         raise UserError(f"no device {name!r}; use cpu, cuda or cuda:N")
     try:
@@ -346,11 +297,9 @@ def _device(name: str) -> str:
     return name
 
 
-def _experiment(args: argparse.Namespace):
-    """The experiment of the arguments: a known one, changed by options, or a new one."""
-    import dataclasses
+def experiment_of(args: argparse.Namespace):
+    """The experiment that the arguments describe: a known one with changes, or a new one."""
 
-    from offline_gntd.errors import UserError, unknown
     from offline_gntd.experiments import definitions
     from offline_gntd.experiments.definitions import BUILT_IN, Experiment, Protocol
 
@@ -395,7 +344,6 @@ def _experiment(args: argparse.Namespace):
 
 def _variants(algorithms: tuple[str, ...], settings: list[str]) -> tuple[str, ...]:
     """gntd with --set kfac.damping=1,2 gives gntd@kfac.damping=1 and gntd@kfac.damping=2."""
-    from offline_gntd.errors import UserError
 
     choices = []
     for setting in settings:

@@ -1,4 +1,4 @@
-"""Build datasets by name, in parallel: one process per member of a discrete family, or per MuJoCo body."""
+"""Build datasets by name, in parallel: one process per member of a discrete family or per MuJoCo body."""
 
 import dataclasses
 import multiprocessing
@@ -15,10 +15,9 @@ from tqdm import tqdm
 from offline_gntd import processes
 from offline_gntd.collection import discrete, splits
 from offline_gntd.collection.discrete import ReplaySettings
-from offline_gntd.collection.online import measure_rate
+from offline_gntd.collection.online import VectorCollector, measure_rate
 from offline_gntd.collection.splits import LOCAL_SPLITS, SIZES, BuildSpec, Size
 from offline_gntd.collection.training import OnlineTraining, measure
-from offline_gntd.collection.vector_collector import VectorCollector
 from offline_gntd.datasets import built_datasets
 from offline_gntd.datasets.dataset import Dataset
 from offline_gntd.errors import UserError
@@ -102,7 +101,7 @@ def build_splits(
 ) -> list[Dataset]:
     """Build the MuJoCo splits that are not built yet, and open all of them.
 
-    Each body is trained once, or not at all if only its random split is missing.
+    One training per body serves all its splits; a random split needs none.
 
     workers  number of processes; by default one per body
     """
@@ -156,8 +155,13 @@ def _build_body(
 ) -> None:
     processes.prepare()  # in the main process too: rounding may depend on the number of threads
     total = len(splits.policies_of(names)) * spec.size.rolled_out
+    training = None
     if any(LOCAL_SPLITS[name].trained for name in names):
+        training = OnlineTraining(spec.task, spec.size.training, spec.seed)
+        training.resume()
         total += spec.size.training.steps
+    if not quiet:
+        _announce_body(spec, names, training)
     style = {
         "desc": spec.body,
         "unit": "step",
@@ -165,14 +169,13 @@ def _build_body(
         "position": position,
         "disable": quiet or None,
     }
-    with tqdm(total=total, **style) as bar:
+    with tqdm(total=total, disable=quiet or None, **style) as bar:
 
         def report(state: str, steps: int) -> None:
             bar.set_postfix_str(state, refresh=False)
             bar.update(steps)
 
-        announce = (lambda *_: None) if quiet else _announce_body
-        splits.build_body(spec, names, report, checkpoint_seconds, announce)
+        splits.build_body(spec, names, training, report, checkpoint_seconds)
 
 
 def _announce_body(spec: BuildSpec, names: Sequence[str], training: OnlineTraining | None) -> None:

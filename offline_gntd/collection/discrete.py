@@ -1,8 +1,8 @@
-"""CartPole and Acrobot replay and medium-replay datasets, made as the paper's authors did, one per seed.
+"""CartPole and Acrobot replay and medium-replay datasets, built as the paper's authors did, one per seed.
 
 A dataset is the replay buffer of an agent that learned online: uniformly random steps, then ε-greedy episodes
-with one update per step. The agent is DQN for replay, and TD without a target network, which stays weak, for
-medium-replay.
+with one update per step. The agent is DQN for replay. For medium-replay it is TD without a target network,
+which learns less.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.collection.online import OnlineBatches, OnlineSettings, measure_rate
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import built_datasets
-from offline_gntd.datasets.identity import limit_of
 from offline_gntd.errors import UserError
+from offline_gntd.evaluation import limit_of
 from offline_gntd.nn.optimisers import Optimiser
 from offline_gntd.versions import installed
 
@@ -119,7 +119,7 @@ def collect(
 def longest_build(name: str, settings: ReplaySettings) -> tuple[float, float]:
     """Seconds to build a member if every episode reaches the time limit, and updates per second.
 
-    The rate is measured now, with an agent that is thrown away.
+    The rate is measured with a temporary agent.
     """
     task, config = built_datasets.task_of(name), AGENTS[kind_of(name)]
     generators = [torch.Generator().manual_seed(0)]

@@ -1,4 +1,4 @@
-"""`datasets extend`: roll out the behaviour policy stored in a D4RL file for more rows like the file's."""
+"""`datasets extend`: add rows to a D4RL file by rolling out the behaviour policy stored in it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,25 +9,19 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from offline_gntd.collection.vector_collector import RolloutBuffer, roll_out
+from offline_gntd.collection.online import RolloutBuffer, roll_out
 from offline_gntd.datasets import catalogue, conversion, d4rl, download, hdf5, loading
-from offline_gntd.datasets.d4rl import Recording
-from offline_gntd.datasets.identity import identify
+from offline_gntd.datasets.d4rl import Recording, identify
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, require_writable
 from offline_gntd.nn.mlp import MLP
-from offline_gntd.nn.noise import normal
-from offline_gntd.nn.policies import Gaussian
+from offline_gntd.nn.policies import Gaussian, normal
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import from_rows
 
 METADATA = "metadata/"
 POLICY = f"{METADATA}policy/"
-SUPPORTED = {
-    "nonlinearity": "relu",
-    "output_distribution": "tanh_gaussian",
-}  # policies that can be rolled out
-ENVIRONMENTS = 10  # stepped together
+SUPPORTED = {"nonlinearity": "relu", "output_distribution": "tanh_gaussian"}  # policies to roll out
 
 
 def extend(
@@ -57,7 +51,7 @@ def extend(
     act = Behaviour(policy_in(columns, task, str(path)), seed)
     require_writable(target.parent)
     with tqdm(total=transitions, desc=path.stem, unit="row", disable=quiet or None) as bar:
-        steps = roll_out(task, act, transitions, (seed, 0), ENVIRONMENTS, bar.update)
+        steps = roll_out(task, act, transitions, (seed, 0), report=bar.update)
     returns = steps.complete_returns(task)
     score = f"scored {task.score(returns.mean()):.1f}" if len(returns) else "ended no episode"
     level = f"{transitions:,} steps more of the policy stored in {path.name}, which {score} in {task.env_id}"

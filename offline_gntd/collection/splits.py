@@ -1,11 +1,11 @@
-"""MuJoCo splits as D4RL defined them. One online training per body serves all of its splits.
+"""MuJoCo splits as D4RL defined them, from one online training per body.
 
-random         uniformly random actions; needs no training
+random         roll-outs with uniformly random actions; needs no training
 medium         roll-outs of the policy with the score nearest to a third of the expert's, among the
                evaluations up to the first that reached a third
 medium-replay  every sample of the training up to that evaluation
 expert         roll-outs of the policy with the best evaluation
-medium-expert  half of each
+medium-expert  half medium, half expert
 full-replay    every sample of the training
 """
 
@@ -19,14 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offline_gntd.collection.online import RolloutBuffer, roll_out
 from offline_gntd.collection.training import OnlineTraining, Snapshot, TrainingSettings
-from offline_gntd.collection.vector_collector import RolloutBuffer, roll_out
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import built_datasets, catalogue
 from offline_gntd.errors import UserError
-from offline_gntd.locomotion import LOCOMOTION
-from offline_gntd.nn.noise import uniform
-from offline_gntd.tasks import Task
+from offline_gntd.nn.policies import uniform
+from offline_gntd.tasks import LOCOMOTION, Task
 from offline_gntd.versions import installed
 
 POLICIES = {  # the policies that a split is rolled out from; the other splits are samples of the training
@@ -85,7 +84,7 @@ LOCAL_SPLITS = {
 
 @dataclass(frozen=True)
 class BuildSpec:
-    """Everything that decides the data of a body's splits."""
+    """The settings on which the data of a body's splits depends."""
 
     body: str
     size: Size = SIZES["small"]
@@ -106,7 +105,7 @@ class BuildSpec:
         return LOCOMOTION[self.body].task()
 
     def options(self, split: Split) -> dict[str, Any]:
-        """The options that decide a split, for its provenance."""
+        """The options on which a split depends, for its provenance."""
         rows = {"transitions": split.rows(self.size)} if split.name in POLICIES else {}
         training = dataclasses.asdict(self.size.training)
         if not split.trained:
@@ -115,9 +114,9 @@ class BuildSpec:
 
 
 class TrainedPolicies:
-    """The policies of a finished training, and the rows of all splits made with them.
+    """The policies of a finished training, and the rows of the splits made with them.
 
-    Without a training, only the random policy exists.
+    Without a training, there is only the random policy.
     """
 
     def __init__(self, spec: BuildSpec, training: OnlineTraining | None, report: Report):
@@ -134,7 +133,7 @@ class TrainedPolicies:
         return self._training
 
     def rows(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of a split, and the row after each episode's last."""
+        """Rows [n, row_width] of a split, and the row after each episode's last."""
         if split == "full-replay":
             return self.training.samples.episodes(self.training.step)
         if split == "medium-replay":
@@ -152,7 +151,7 @@ class TrainedPolicies:
         )
 
     def rolled_out(self, policy: str) -> RolloutBuffer:
-        """Roll-outs of a policy, enough for every split; those of trained policies are stored."""
+        """Roll-outs of a policy, enough for every split; stored for trained policies."""
         if policy == "random":
             self._random = self._random or self._roll_out(policy)
             return self._random
@@ -179,7 +178,7 @@ class TrainedPolicies:
         return lambda obs: agent.explore(obs, settings.exploration)
 
     def describe(self, split: str) -> str:
-        """The scores of the policies behind a split."""
+        """The scores of the policies that a split comes from, in words."""
         if split == "full-replay":
             last = self.training.snapshots[-1]
             return f"every sample of a training that {self._reached(last)}"
@@ -226,20 +225,15 @@ def medium(snapshots: Sequence[Snapshot], task: Task) -> Snapshot:
 def build_body(
     spec: BuildSpec,
     names: Sequence[str],
+    training: OnlineTraining | None,
     report: Report,
     checkpoint_seconds: float,
-    announce: Callable[[BuildSpec, Sequence[str], OnlineTraining | None], None] = lambda *_: None,
 ) -> None:
     """Build and store the named splits of one body; those that need no training come first.
 
-    announce  called before any work with the training, or None if no training is needed
+    training  resumed from its last checkpoint; None if no split needs it
     """
     trained = [name for name in names if LOCAL_SPLITS[name].trained]
-    training = None
-    if trained:
-        training = OnlineTraining(spec.task, spec.size.training, spec.seed)
-        training.resume()
-    announce(spec, names, training)
     _store(TrainedPolicies(spec, None, report), [name for name in names if name not in trained])
     if training:
         _train(training, report, checkpoint_seconds)

@@ -1,7 +1,7 @@
-"""Train TD3 online, storing every sample and the policy at every evaluation.
+"""Online training of TD3 that stores every sample, and the policy at every evaluation.
 
-Each training has a folder, named by a hash of its settings, seed and package versions. A training that was
-killed resumes from its last checkpoint and gives the same samples, bit for bit.
+The folder of a training is named by a hash of its settings, seed and package versions. A killed training
+resumes from its last checkpoint and gives the same samples, bit for bit.
 """
 
 import dataclasses
@@ -14,15 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from offline_gntd import tensors
 from offline_gntd.algorithms import preset
 from offline_gntd.algorithms.td3_bc import TD3BC, TD3BCAgent
-from offline_gntd.collection.online import OnlineBatches, OnlineSettings, measure_rate
-from offline_gntd.collection.vector_collector import RolloutBuffer
+from offline_gntd.collection.online import OnlineBatches, OnlineSettings, RolloutBuffer, measure_rate
 from offline_gntd.configuration import digest, hashed_fields
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator
-from offline_gntd.files import home
+from offline_gntd.files import home, load_tensors, save_tensors
 from offline_gntd.tasks import Task
 from offline_gntd.versions import installed
 
@@ -31,7 +29,7 @@ STREAM = 0  # second part of the key of a training's environments; roll-outs use
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    algorithm: str = "td3_bc"  # or gntd3_bc; used without behaviour cloning, so it is TD3
+    algorithm: str = "td3_bc"  # or gntd3_bc; trained without behaviour cloning, which makes it TD3
     steps: int = 300_000  # of all environments together
     environments: int = 10  # stepped together
     updates_per_step: float = 0.75
@@ -84,7 +82,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast this machine trains, measured now."""
+    """Measured speed of a training on this machine."""
 
     steps: float  # per second, of all environments together
     updates: float  # per second
@@ -156,25 +154,25 @@ class OnlineTraining:
 
     def train_step(self) -> None:
         """One step in every environment, and the updates that are due."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         due = self.batches.step(partial(self.agent.explore, noise=self.settings.exploration))
         stepped = time.perf_counter()
         for _ in range(due):
             self.agent.update(self.batches.sample())
-        self.seconds["environments"] += stepped - began
+        self.seconds["environments"] += stepped - start
         self.seconds["updates"] += time.perf_counter() - stepped
 
     def _evaluate(self, evaluator: Evaluator) -> None:
-        began = time.perf_counter()
+        start = time.perf_counter()
         mean = float(evaluator.returns(self.agent.act, key=self.step).mean())
         self.snapshots.append(Snapshot(self.step, mean, self.agent.actor.network.flat.clone()))
-        self.seconds["evaluations"] += time.perf_counter() - began
+        self.seconds["evaluations"] += time.perf_counter() - start
 
     def save(self) -> None:
         """Write the samples since the last checkpoint to a new file, then a checkpoint."""
         state = self.batches.state(0)
         new = {name: state.pop(f"online.{name}")[self._stored :].clone() for name in ("rows", "truncated")}
-        tensors.save(self._part(self._stored), new)
+        save_tensors(self._part(self._stored), new)
         content = {
             "steps": self.step,
             "batches": state,
@@ -183,14 +181,14 @@ class OnlineTraining:
             "snapshots": [vars(snapshot) for snapshot in self.snapshots],
             "seconds": self.seconds,
         }
-        tensors.save(self.folder / "checkpoint.pt", content)
+        save_tensors(self.folder / "checkpoint.pt", content)
         self._stored = self.step
 
     def resume(self) -> None:
         """Restore the last checkpoint, if there is one."""
         if not (self.folder / "checkpoint.pt").exists():
             return
-        content = tensors.load(self.folder / "checkpoint.pt")
+        content = load_tensors(self.folder / "checkpoint.pt")
         for name, tensor in self.agent.state_dict().items():
             tensor.copy_(content["agent"][name])
         self.generators[0].set_state(content["generator"])
@@ -198,7 +196,7 @@ class OnlineTraining:
         self.seconds = content["seconds"]
         parts, self._stored = [], 0
         while self._stored < content["steps"]:
-            parts.append(tensors.load(self._part(self._stored)))
+            parts.append(load_tensors(self._part(self._stored)))
             self._stored += len(parts[-1]["rows"])
         samples = {f"online.{name}": torch.cat([p[name] for p in parts]) for name in ("rows", "truncated")}
         self.batches.restore([content["batches"] | samples])
@@ -209,7 +207,7 @@ class OnlineTraining:
 
 
 def measure(task: Task, settings: TrainingSettings) -> Rates:
-    """Time a few steps and updates of a training that is thrown away."""
+    """Time a few steps and updates of a temporary training."""
     short = dataclasses.replace(settings, steps=settings.environments, warm_up=0)
     trial = OnlineTraining(task, short, seed=0)
     explore = partial(trial.agent.explore, noise=settings.exploration)

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from offline_gntd.datasets.dataset import Dataset, DatasetNotFound, OnlineEnv, verify
-    from offline_gntd.datasets.loading import load
-    from offline_gntd.datasets.user_datasets import Source
+    from offline_gntd.datasets.loading import Source, load
 
 MODULES = {
     "Dataset": "dataset",
     "DatasetNotFound": "dataset",
     "OnlineEnv": "dataset",
-    "Source": "user_datasets",
+    "Source": "loading",
     "load": "loading",
     "verify": "dataset",
 }

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from offline_gntd.datasets.hdf5 import first_line
-from offline_gntd.errors import UserError
+from offline_gntd.datasets.built_datasets import DISCRETE_TASKS
+from offline_gntd.datasets.d4rl import check_limit, check_numbers
+from offline_gntd.errors import UserError, first_line
+from offline_gntd.evaluation import limit_of, task_named
+from offline_gntd.files import sha256_of
 from offline_gntd.tasks import Task
 
 FILES = {  # the key in an .npz file, and the ending of an .npy file's name
@@ -45,6 +48,29 @@ def require_files(source: Path) -> None:
         raise UserError(f"{source} is incomplete: {', '.join(missing)} is missing in {source.parent}")
 
 
+def file_hashes(source: Path) -> dict[str, str]:
+    return {file.name: sha256_of(file) for file in files_of(source)}
+
+
+def task_of(source: Path, env: str | None, episode_limit: int | None) -> tuple[Task, int | None]:
+    """The task and the episode limit of a buffer, by its file's name (CartPole-v1_0_Replay) or by `env`."""
+    check_limit(episode_limit)
+    named = [name for name in DISCRETE_TASKS if name in source.name.lower()]
+    given = [name for name, task in DISCRETE_TASKS.items() if env in (name, task.env_id)]
+    if named and env is not None and given != named:
+        raise UserError(f"{source.name} was recorded in {named[0]}, but --env is {env}")
+    if named or given:
+        task = DISCRETE_TASKS[(named or given)[0]]
+        return task, episode_limit or limit_of(task.env_id)
+    if env is None:
+        raise UserError(
+            f"{source} does not name its environment; give --env or rename the file to contain one of "
+            f"{', '.join(DISCRETE_TASKS)}"
+        )
+    task, limit = task_named(env)
+    return task, episode_limit or limit
+
+
 def read(source: Path, task: Task, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Rows [N, row_width] float32 and episodes [E, 3] (return, length, truncated) of a buffer.
 
@@ -58,8 +84,11 @@ def read(source: Path, task: Task, limit: int | None) -> tuple[np.ndarray, np.nd
     action_width = 1 if task.discrete else task.action_dim
     widths = {"observations": task.obs_dim, "next_observations": task.obs_dim, "actions": action_width}
     columns = {key: _column(source, key, array, steps, widths.get(key, 1)) for key, array in arrays.items()}
-    if task.discrete:
-        _check_actions(source, columns["actions"], task)
+    actions = columns["actions"]
+    if task.discrete and (wrong := illegal_actions(actions, task.action_dim)).any():
+        raise UserError(
+            f"{source}: action {actions[wrong][0]:g} is not an integer from 0 to {task.action_dim - 1}"
+        )
     done = columns["dones"][:, 0]
     if not np.isin(done, (0, 1)).all():
         raise UserError(f"{source}: dones contains values other than 0 and 1")
@@ -95,8 +124,7 @@ def _arrays(source: Path) -> dict[str, np.ndarray]:
 
 def _column(source: Path, key: str, array: np.ndarray, steps: int, width: int) -> np.ndarray:
     """A writable float32 copy [steps, width] of an array that is stored as [steps, width] or [steps]."""
-    if array.dtype.kind not in "biuf":
-        raise UserError(f"{source}: {key} has dtype {array.dtype}, not numbers")
+    check_numbers(array, key, str(source))
     if array.shape[:1] != (steps,):
         rows = array.shape[0] if array.ndim else "no"
         raise UserError(f"{source}: {key} has {rows} rows, but observations has {steps}")
@@ -106,9 +134,6 @@ def _column(source: Path, key: str, array: np.ndarray, steps: int, width: int) -
         return array.reshape(steps, width).astype(np.float32)
 
 
-def _check_actions(source: Path, actions: np.ndarray, task: Task) -> None:
-    wrong = (actions < 0) | (actions >= task.action_dim) | (actions != np.round(actions))
-    if wrong.any():
-        raise UserError(
-            f"{source}: action {actions[wrong][0]:g} is not an integer from 0 to {task.action_dim - 1}"
-        )
+def illegal_actions(actions: np.ndarray, count: int) -> np.ndarray:
+    """Where actions, stored as floats, are not integers from 0 to count - 1."""
+    return (actions < 0) | (actions >= count) | (actions != np.round(actions))

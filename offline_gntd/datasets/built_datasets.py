@@ -1,4 +1,4 @@
-"""Datasets built by this package: names, tasks, storage and reading. `offline_gntd.collection` builds them.
+"""Datasets that this package builds: names, tasks, storage. `offline_gntd.collection` builds them.
 
 A discrete name such as cartpole-replay is a family with one dataset per seed. Its members are
 cartpole-replay-s0, cartpole-replay-s1 …
@@ -17,8 +17,7 @@ from offline_gntd.datasets.cache import CachedSource, Contents
 from offline_gntd.datasets.dataset import Dataset, DatasetInfo, DatasetNotFound
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.files import Unwritable, check_path_length
-from offline_gntd.locomotion import LOCOMOTION
-from offline_gntd.tasks import Task
+from offline_gntd.tasks import LOCOMOTION, Task
 
 DISCRETE_TASKS = {  # reference returns measured by benchmarks/references.py
     "cartpole": Task("CartPole-v1", 4, 2, True, 22.5, 500.0, "random: 2,000 episodes; expert: the limit"),
@@ -56,7 +55,7 @@ def member(name: str, seed: int = 0) -> str:
 
 
 def task_of(name: str) -> Task:
-    """The task of a name; raises UserError if it cannot be built."""
+    """The task of a name. Raises UserError if no such dataset can be built."""
     check_path_length(name)
     name = family_of(name) or name
     if name in catalogue.entries():
@@ -90,9 +89,12 @@ def store(
     provenance: dict[str, Any],
     truncated: np.ndarray | None = None,
 ) -> None:
-    """Write rows as a Minari dataset, with the options they were built with and the command that repeats it.
+    """Write rows [N, row_width] as a Minari dataset.
 
-    rows [N, row_width]; ends: row after each episode's last; truncated: see `minari_store.buffers_of`
+    ends        row after each episode's last row
+    options     the build options, from which the command that repeats the build is noted
+    provenance  other notes
+    truncated   see `minari_store.buffers_of`
     """
     task = task_of(name)
     command = f"offline-gntd datasets build {name} {as_arguments(options)}"
@@ -103,7 +105,7 @@ def store(
 
 
 def cached_source(name: str) -> CachedSource:
-    """How a built dataset (the first member of a family) is read from its Minari folder."""
+    """How a built dataset is read from its Minari folder. A family's name means its first member."""
     task, name = task_of(name), member(name)
     stored = existing(name)
 
@@ -120,12 +122,10 @@ def cached_source(name: str) -> CachedSource:
             command = f"offline-gntd datasets build {name} --force"
             raise UserError(f"{error}. Build it again with: {command}") from error
 
-    return CachedSource(
-        cache.folder(name),
-        minari_store.content_hash(stored),
-        contents,
-        lambda: minari_store.content_hash(stored),
-    )
+    def key() -> str:
+        return minari_store.content_hash(stored)
+
+    return CachedSource(cache.folder(name), key(), contents, key)
 
 
 def load(name: str) -> Dataset:

@@ -7,8 +7,7 @@
 
 Opening verifies the description, the episodes, and the header, size and times of rows.npy. The rows
 themselves are hashed when they are written, when the file's times have changed, by `datasets check`, and at
-the start and end of every run (`Dataset.verify`). A cache is derived from a source: one that is stale or
-damaged is built again.
+the start and end of every run (`Dataset.verify`). A stale or damaged cache is built again from its source.
 """
 
 import contextlib
@@ -27,16 +26,16 @@ import torch
 from tqdm import tqdm
 
 from offline_gntd.datasets.dataset import Dataset, DatasetInfo, data_sha256, finish_sha256
-from offline_gntd.datasets.file_hash import changed
-from offline_gntd.datasets.hdf5 import first_line
-from offline_gntd.errors import UserError
-from offline_gntd.files import home, read_json, write_json, writing
+from offline_gntd.errors import UserError, first_line
+from offline_gntd.files import changed, home, read_json, write_json, writing
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 
 FORMAT = 3  # a cache in another format is built again
 
-Contents = tuple[DatasetInfo, np.ndarray | Iterable[np.ndarray], Any]  # info, rows, episodes: see `write`
+# metadata; parts of the rows [n, row_width]; episodes [E, 3] (return, length, truncated), complete after the
+# last part
+Contents = tuple[DatasetInfo, Iterable[np.ndarray], Any]
 
 
 class Unusable(UserError):
@@ -62,7 +61,7 @@ def folder(name: str) -> Path:
 
 
 def key_of(*parts: Any) -> str:
-    """A hash of JSON values."""
+    """A cache key: the hash of JSON values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -75,46 +74,32 @@ def load(source: CachedSource) -> Dataset:
     except Unusable as error:
         tqdm.write(f"{error}; building it again", file=sys.stderr)
     try:
-        with source.contents() as (info, rows, episodes):
-            return write(source.folder, info, source.key, rows, episodes, source.current_key)
+        _write(source)
     except UserError:
         with contextlib.suppress(Unusable):  # another process built it meanwhile
             return read(source.folder, source.key)
         raise
+    return read(source.folder, source.key)
 
 
-def write(
-    path: Path,
-    info: DatasetInfo,
-    key: str,
-    rows: np.ndarray | Iterable[np.ndarray],
-    episodes: Any,
-    current_key: Callable[[], str] | None = None,
-) -> Dataset:
-    """Write a cache folder and open it.
-
-    rows         [N, row_width], or an iterable of parts
-    episodes     [E, 3] (return, length, truncated); read after the last part of `rows`
-    current_key  called after the last part; if it differs from `key`, the source changed while it was read
-    """
-    parts = [rows] if isinstance(rows, np.ndarray) else rows
-    with writing(path) as temporary:
+def _write(source: CachedSource) -> None:
+    """Write the cache folder of a source. Raises UserError if the source changes while it is read."""
+    with source.contents() as (info, parts, episodes), writing(source.folder) as temporary:
         temporary.mkdir()
         summary = _write_rows(temporary / "rows.npy", parts, info)
-        if current_key is not None and current_key() != key:
+        if source.current_key() != source.key:
             raise changed(info.source)
         episodes = np.asarray(episodes, np.float64)
         np.save(temporary / "episodes.npy", episodes)
         description = {
             "format": FORMAT,
-            "key": key,
+            "key": source.key,
             **dataclasses.asdict(info),
             **summary.description(episodes),
             "episodes_sha256": hashlib.sha256(episodes.tobytes()).hexdigest(),
         }
         description |= {"digest": _digest(description), "stamp": _stamp(temporary / "rows.npy")}
         write_json(temporary / "dataset.json", description)
-    return read(path, key)
 
 
 def in_memory(info: DatasetInfo, rows: np.ndarray, episodes: np.ndarray) -> Dataset:
@@ -171,7 +156,7 @@ def read(path: Path, key: str, verify: bool = False) -> Dataset:
 
 
 class Summary:
-    """The sha256 of rows, and mean and standard deviation of their observations, from parts of the rows."""
+    """The sha256 of rows, and the mean and standard deviation of their observations, updated part by part."""
 
     def __init__(self, info: DatasetInfo):
         self.name, self.obs_dim = info.name, info.task.obs_dim
@@ -256,12 +241,12 @@ def _dataset(
 
 
 def _digest(description: dict[str, Any]) -> str:
-    """A checksum of everything but itself and the stamp, which may be renewed."""
+    """A checksum of a description without the checksum itself and the stamp, which may be renewed."""
     content = {key: value for key, value in description.items() if key not in ("digest", "stamp")}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _stamp(path: Path) -> list[int]:
-    """What changes when a file is written: its size and times."""
+    """The size and times of a file, which change when it is written."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]

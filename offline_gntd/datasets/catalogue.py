@@ -1,23 +1,27 @@
-"""The catalogue of D4RL's locomotion files (d4rl_files.csv): id, path on the host, size, sha256, episodes.
-
-A file is identified by its sha256, or by its name; never by its shapes: HalfCheetah and Walker2d share them.
-"""
+"""Names of datasets: D4RL's catalogue of locomotion files (d4rl_files.csv), and names of results folders."""
 
 import csv
 import functools
 import re
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
-from offline_gntd.locomotion import EPISODE_LIMIT, LOCOMOTION, Locomotion
+from offline_gntd.files import safe_name
+from offline_gntd.tasks import EPISODE_LIMIT, LOCOMOTION
 
 SPLITS = ("random", "medium", "medium-replay", "medium-expert", "expert", "full-replay")
 VERSIONS = ("v0", "v1", "v2")
+FILE_SUFFIXES = (".hdf5", ".h5", ".npz")
+SEED = "{seed}"  # in the name or path of a family of datasets, one for each seed
+AUTHORS_BUFFER = re.compile(r"(CartPole|Acrobot)-v1_\{seed\}_((?:Medium-)?Replay)")
+MINARI_ID = re.compile(r"(?:[-_\w]+/)*[-_\w]+-v\d+")
 
 
 @dataclass(frozen=True)
 class Entry:
+    """A file published by D4RL."""
+
     id: str
     path: str  # on D4RL's host
     bytes: int
@@ -37,10 +41,6 @@ class Entry:
         return self.id.rpartition("-")[2]
 
     @property
-    def locomotion(self) -> Locomotion:
-        return LOCOMOTION[self.environment]
-
-    @property
     def file_name(self) -> str:
         return PurePosixPath(self.path).name
 
@@ -50,27 +50,31 @@ class Entry:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return known_issues(self.environment, self.split, self.version)
+        """Known issues, with the number of D4RL's GitHub issue if there is one."""
+        issues = []
+        if self.version == "v0":
+            issues.append("v0 scores are not comparable with v1 or v2: the behaviour policies differ")
+            if (self.environment, self.split) == ("hopper", "medium-expert"):
+                issues.append("contains expert + medium-replay data, not expert + medium (D4RL#19)")
+            if self.environment == "halfcheetah":
+                issues.append("episodes have 999 steps, not 1000 (D4RL#40)")
+        if (self.environment, self.version) == ("hopper", "v1"):
+            issues.append("v1 Hopper policies are weak, and its splits were once swapped (D4RL#76, D4RL#86)")
+            issues.append("infos/qpos is constant in v1 Hopper files")
+        if self.split.endswith("replay") and self.version != "v0":
+            issues.append("timeouts cut episodes at 1000-step training epochs: returns are partial")
+        return tuple(issues)
 
 
 @functools.cache
 def entries() -> dict[str, Entry]:
-    """All ids, in the catalogue's order."""
+    """D4RL's files by id, in the catalogue's order."""
     text = resources.files("offline_gntd.datasets").joinpath("d4rl_files.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return {
         row["id"]: Entry(row["id"], row["path"], int(row["bytes"]), row["sha256"], int(row["episodes"]))
         for row in rows
     }
-
-
-def by_sha256(sha256: str) -> Entry | None:
-    return next((entry for entry in entries().values() if entry.sha256 == sha256), None)
-
-
-def by_file_name(name: str) -> Entry | None:
-    """The entry with this file name, whatever the file contains."""
-    return next((entry for entry in entries().values() if entry.file_name == name), None)
 
 
 def environment_in(name: str) -> str | None:
@@ -82,18 +86,17 @@ def environment_in(name: str) -> str | None:
     return environments.pop() if len(environments) == 1 else None
 
 
-def known_issues(environment: str, split: str, version: str) -> tuple[str, ...]:
-    """Known issues of a published file, with the number of D4RL's GitHub issue if there is one."""
-    issues = []
-    if version == "v0":
-        issues.append("v0 scores are not comparable with v1 or v2: the behaviour policies differ")
-        if (environment, split) == ("hopper", "medium-expert"):
-            issues.append("contains expert + medium-replay data, not expert + medium (D4RL#19)")
-        if environment == "halfcheetah":
-            issues.append("episodes have 999 steps, not 1000 (D4RL#40)")
-    if (environment, version) == ("hopper", "v1"):
-        issues.append("v1 Hopper policies are weak, and its splits were once swapped (D4RL#76, D4RL#86)")
-        issues.append("infos/qpos is constant in v1 Hopper files")
-    if split.endswith("replay") and version != "v0":
-        issues.append("timeouts cut episodes at 1000-step training epochs: returns are partial")
-    return tuple(issues)
+def results_name(source: str) -> str:
+    """The folder name for results on a dataset: the dataset's name, or its file's name without the suffix.
+
+    A family has one name, without the seed: cartpole-replay for cartpole-replay-s{seed} and for the authors'
+    buffers, buffers/CartPole-v1_{seed}_Replay.
+    """
+    if authors := AUTHORS_BUFFER.fullmatch(Path(source).name):
+        return f"{authors[1]}-{authors[2]}".lower()
+    source = re.sub(r"[-_.](?:s|seed)?\{seed\}|\{seed\}", "", source)
+    path = Path(source)
+    if path.suffix in FILE_SUFFIXES:
+        return safe_name(path.stem)
+    is_path = "/" in source and not MINARI_ID.fullmatch(source)
+    return safe_name(path.name if is_path else source)

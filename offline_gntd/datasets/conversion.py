@@ -1,9 +1,9 @@
 """Convert D4RL files to Minari datasets and back without loss.
 
-A Minari episode has L steps and L + 1 observations. A D4RL file has rows, and some have no next observation.
-A step with an unknown next observation is left out of the Minari episodes: an invented observation would be
-read as true. Everything that Minari cannot store (those rows, dtypes, metadata) goes into a small HDF5 file
-next to its data, from which every array is restored exactly.
+A Minari episode has L steps and L + 1 observations. In a D4RL file, some rows have no next observation. The
+Minari episodes leave out these steps, because readers would take an invented observation for a real one.
+What Minari cannot store (those rows, dtypes, metadata) goes into a small HDF5 file next to its data, from
+which every array is restored exactly.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from offline_gntd.datasets import d4rl, hdf5, minari_store
-from offline_gntd.datasets.d4rl import Recording
+from offline_gntd.datasets.d4rl import NOTES_ATTRIBUTE, TASK_ATTRIBUTE, Recording
 from offline_gntd.datasets.dataset import DatasetInfo
-from offline_gntd.datasets.identity import NOTES_ATTRIBUTE, TASK_ATTRIBUTE, without_import
 from offline_gntd.errors import UserError
+from offline_gntd.evaluation import without_import
 from offline_gntd.files import home, writing
 from offline_gntd.tasks import Task
 
@@ -30,45 +30,39 @@ NAMESPACE = "d4rl-files"  # not Minari's own D4RL/…
 INFOS = "infos/"
 
 
-def minari_id(name: str) -> str:
-    """The id of a converted file; Minari requires a version."""
-    return f"{NAMESPACE}/{name}" if minari_store.is_id(name) else f"{NAMESPACE}/{name}-v0"
-
-
 def to_minari(recording: Recording, info: DatasetInfo, replace: bool = False) -> str:
     """Write a recording as a Minari dataset and return its id."""
-    identifier = minari_id(info.name.replace(".", "-"))
-    folder = minari_store.root() / identifier
+    name = info.name.replace(".", "-")
+    minari_id = f"{NAMESPACE}/{name}" if minari_store.is_id(name) else f"{NAMESPACE}/{name}-v0"
+    folder = minari_store.root() / minari_id
     _check_replace(folder, replace)
     columns = {key: column[()] for key, column in recording.columns.items()}
-    steps = len(recording)
     complete = _complete_steps(recording)
     buffers = _buffers(recording, columns, complete)
-    rebuilt = _rows_of(buffers, complete, columns)
-    per_step = {key: value for key, value in rebuilt.items() if key in columns}
-    rest = {key: value for key, value in columns.items() if key not in per_step}
-    patches = {key: _patch(columns[key], per_step[key]) for key in per_step}
+    rebuilt = _rebuilt(buffers, complete, columns)
     notes = {
         NOTE: {
             "about": dataclasses.asdict(info),
-            "steps": steps,
-            "columns": {key: [columns[key].dtype.str, list(columns[key].shape)] for key in per_step},
+            "steps": len(recording),
+            "columns": {key: [columns[key].dtype.str, list(columns[key].shape)] for key in rebuilt},
             "episode_limit": recording.episode_limit,
         }
     }
 
-    def write_extra_file(path: Path) -> None:
+    def write_extra_file(data: Path) -> None:
         import h5py
 
-        with h5py.File(path, "w") as file:
+        with h5py.File(data / EXTRA_FILE, "w") as file:
             file["left_out"] = np.flatnonzero(~complete)
-            for key, (rows, values) in patches.items():
-                file[f"patches/{key}/rows"], file[f"patches/{key}/values"] = rows, values
-            for key, value in rest.items():
-                file.create_dataset(f"rest/{key}", data=value, dtype=recording.columns[key].dtype)
+            for key, values in rebuilt.items():
+                rows = _different_rows(columns[key], values)
+                file[f"patches/{key}/rows"], file[f"patches/{key}/values"] = rows, columns[key][rows]
+            for key, column in recording.columns.items():
+                if key not in rebuilt:
+                    file.create_dataset(f"rest/{key}", data=columns[key], dtype=column.dtype)
 
-    minari_store.write(folder, identifier, info.task, buffers, notes, {EXTRA_FILE: write_extra_file})
-    return identifier
+    minari_store.write(folder, minari_id, info.task, buffers, notes, write_extra_file)
+    return minari_id
 
 
 def columns_in(folder: Path) -> dict[str, np.ndarray]:
@@ -78,9 +72,11 @@ def columns_in(folder: Path) -> dict[str, np.ndarray]:
         complete = np.ones(note["steps"], bool)
         complete[extra["left_out"][:]] = False
         episodes = [episode for episode, *_ in minari_store.episodes(folder)]
-        like = {key: _empty(*shape) for key, shape in note["columns"].items()}
-        columns = _rows_of(episodes, complete, like)
-        for key in like:
+        empty = {
+            key: np.zeros(tuple(shape), np.dtype(kind)) for key, (kind, shape) in note["columns"].items()
+        }
+        columns = _rebuilt(episodes, complete, empty)
+        for key in empty:
             columns[key][extra[f"patches/{key}/rows"][:]] = extra[f"patches/{key}/values"][:]
         rest = {key: column[()] for key, column in extra.items() if key.startswith("rest/")}
     return columns | {key.removeprefix("rest/"): value for key, value in rest.items()}
@@ -158,11 +154,11 @@ def _v2_columns(folder: Path, task: Task) -> dict[str, np.ndarray]:
 
 def _complete_steps(recording: Recording) -> np.ndarray:
     """[steps] bool: steps with a known next observation, and terminal steps, which need none."""
-    last = np.zeros(len(recording), bool)
-    last[recording.ends - 1] = True
-    if "next_observations" in recording.columns:
-        return np.ones(len(recording), bool)
-    return ~last | recording.terminals
+    complete = np.ones(len(recording), bool)
+    if "next_observations" not in recording.columns:
+        last = recording.ends - 1
+        complete[last] = recording.terminals[last]
+    return complete
 
 
 def _buffers(recording: Recording, columns: Mapping[str, np.ndarray], complete: np.ndarray) -> list[Any]:
@@ -192,7 +188,7 @@ def _buffers(recording: Recording, columns: Mapping[str, np.ndarray], complete: 
                 rewards=recording.rewards[start:stop],
                 terminations=recording.terminals[start:stop],
                 truncations=truncated,
-                infos=_nested({key: _repeat_last(value[start:stop]) for key, value in infos.items()}),
+                infos=_episode_infos(infos, start, stop),
             )
         )
     if not buffers:
@@ -200,11 +196,10 @@ def _buffers(recording: Recording, columns: Mapping[str, np.ndarray], complete: 
     return buffers
 
 
-def _rows_of(
+def _rebuilt(
     episodes: list[Any], complete: np.ndarray, like: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The arrays `like`, filled from Minari's episodes; incomplete steps stay 0."""
-    steps = len(complete)
+    """The per-step arrays among `like`, filled from Minari's episodes; incomplete steps stay 0."""
     sources: dict[str, Callable[[Any], np.ndarray]] = {
         "observations": lambda episode: episode.observations[:-1],
         "next_observations": lambda episode: episode.observations[1:],
@@ -215,7 +210,7 @@ def _rows_of(
     }
     rebuilt = {}
     for key, array in like.items():
-        if key not in sources and not _is_step_info(key, array, steps):
+        if key not in sources and not _is_step_info(key, array, len(complete)):
             continue
         source = sources.get(key) or functools.partial(_step_info, key)
         values = np.concatenate([np.asarray(source(episode)) for episode in episodes])
@@ -224,27 +219,27 @@ def _rows_of(
     return rebuilt
 
 
-def _patch(original: np.ndarray, rebuilt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows where the bytes of two arrays differ, and the original's values there."""
-    as_bytes = [
+def _different_rows(original: np.ndarray, rebuilt: np.ndarray) -> np.ndarray:
+    """Rows where the bytes of two arrays differ."""
+    one, two = (
         np.ascontiguousarray(array).view(np.uint8).reshape(len(array), -1) for array in (original, rebuilt)
-    ]
-    rows = np.flatnonzero((as_bytes[0] != as_bytes[1]).any(axis=1))
-    return rows, original[rows]
+    )
+    return np.flatnonzero((one != two).any(axis=1))
 
 
 def _is_step_info(key: str, array: np.ndarray, steps: int) -> bool:
     return key.startswith(INFOS) and array.ndim >= 1 and len(array) == steps and array.dtype.kind in "biuf"
 
 
-def _nested(infos: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _episode_infos(infos: Mapping[str, np.ndarray], start: int, stop: int) -> dict[str, Any]:
+    """Infos of an episode as nested dicts. The last is repeated: Minari stores one per observation."""
     tree: dict[str, Any] = {}
     for key, value in infos.items():
         *groups, leaf = key.removeprefix(INFOS).split("/")
         branch = tree
         for group in groups:
             branch = branch.setdefault(group, {})
-        branch[leaf] = value
+        branch[leaf] = np.concatenate([value[start:stop], value[stop - 1 : stop]])
     return tree
 
 
@@ -253,15 +248,6 @@ def _step_info(key: str, episode: Any) -> np.ndarray:
     for part in key.removeprefix(INFOS).split("/"):
         values = values[part]
     return values[:-1]
-
-
-def _repeat_last(values: np.ndarray) -> np.ndarray:
-    """Minari has one info per observation, one more than steps."""
-    return np.concatenate([values, values[-1:]])
-
-
-def _empty(dtype: str, shape: list[int]) -> np.ndarray:
-    return np.zeros(tuple(shape), np.dtype(dtype))
 
 
 def _check_replace(path: Path, replace: bool) -> None:

@@ -1,4 +1,4 @@
-"""`Dataset`, which `load` returns, and `OnlineEnv`, which takes its place for online algorithms."""
+"""`Dataset`, which `load` returns, and `OnlineEnv`, which replaces it for online algorithms."""
 
 import contextlib
 import hashlib
@@ -22,7 +22,7 @@ class DatasetNotFound(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """Everything about a dataset except its data."""
+    """Metadata of a dataset."""
 
     name: str  # safe as a folder name
     task: Task
@@ -47,7 +47,7 @@ class Dataset(DatasetInfo):
 
     @property
     def transitions(self) -> Transitions:
-        """All transitions as stored; nothing is normalised."""
+        """All transitions as stored, not normalised."""
         return from_rows(self.rows, self.task)
 
     @property
@@ -58,8 +58,8 @@ class Dataset(DatasetInfo):
     def verify(self) -> None:
         """Raise UserError unless the rows still have this sha256. Takes 0.1 s for a million rows.
 
-        `load` trusts the size and times of a cache file. This reads it, so that a bit that changed on disk or
-        in memory is noticed.
+        `load` trusts the size and times of a cache file. This method reads the rows, so it notices a bit that
+        changed on disk or in memory.
         """
         if data_sha256(self.rows.numpy(), self.truncated) == self.sha256:
             return
@@ -77,19 +77,19 @@ class Dataset(DatasetInfo):
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineEnv(DatasetInfo):
-    """An environment instead of a dataset, for algorithms that collect their own batches."""
+    """An environment in place of a dataset, for algorithms that collect their batches."""
 
-    sha256: None = None  # no rows in advance
+    sha256: None = None  # there are no rows before training
     score: None = None
 
 
 def data_sha256(rows: np.ndarray, truncated: np.ndarray) -> str:
-    """The sha256 of a dataset: its rows, then the numbers of its truncated rows."""
+    """The sha256 of a dataset: of its rows, followed by the numbers of its truncated rows."""
     return finish_sha256(hashlib.sha256(np.ascontiguousarray(rows).data), truncated)
 
 
 def finish_sha256(rows_hash: Any, truncated: np.ndarray) -> str:
-    """As `data_sha256`, from a hash that was updated with all rows."""
+    """`data_sha256` from a hash object that was updated with all rows."""
     rows_hash.update(truncated.tobytes())
     return rows_hash.hexdigest()
 

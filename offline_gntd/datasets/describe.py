@@ -8,13 +8,12 @@ from offline_gntd.datasets import (
     catalogue,
     conversion,
     download,
+    loading,
     minari_store,
-    user_datasets,
 )
-from offline_gntd.datasets.check import Report
+from offline_gntd.datasets.check import BINS, Report
 from offline_gntd.datasets.dataset import Dataset
 
-HISTOGRAM_BINS = 10
 HISTOGRAM_WIDTH = 40
 
 
@@ -34,7 +33,7 @@ def listing() -> str:
     lines.append("      * has known issues; `datasets show` lists them")
     lines += ["", "      Minari, on this machine (download others with: offline-gntd datasets fetch ID)"]
     lines += [f"{_mark(True)}{name}" for name in others] or ["      none"]
-    imported = user_datasets.sources()
+    imported = loading.user_sources()
     if imported:
         lines += ["", "      imported"]
         lines += [f"{_mark(True)}{name:<32} {source.env_id}" for name, source in imported.items()]
@@ -82,7 +81,7 @@ def describe(dataset: Dataset) -> str:
         *(f"known issue   {note}" for note in dataset.notes),
         "",
         "return histogram (episodes)",
-        *histogram(*np.histogram(returns, bins=HISTOGRAM_BINS)),
+        *histogram(*np.histogram(returns, bins=BINS)),
         "",
         *provenance(dataset),
     ]

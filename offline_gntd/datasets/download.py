@@ -1,9 +1,10 @@
-"""Find D4RL's files on this machine, or download them.
+"""Find D4RL's files on this machine, and download D4RL files and Minari datasets.
 
-A download goes to a .part file, which a later attempt continues. It is renamed when its size and sha256 match
-the catalogue.
+A D4RL file is downloaded to a .part file, which a later attempt continues. It is renamed when its size and
+sha256 match the catalogue.
 """
 
+import contextlib
 import os
 import shutil
 import threading
@@ -16,14 +17,15 @@ from typing import Any
 
 from tqdm import tqdm
 
+from offline_gntd.datasets import built_datasets, catalogue, minari_store
 from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.dataset import DatasetNotFound
-from offline_gntd.datasets.file_hash import sha256_of
-from offline_gntd.errors import UserError
-from offline_gntd.files import check_path_length, home, writing
+from offline_gntd.errors import UserError, first_line, unknown
+from offline_gntd.files import check_path_length, home, sha256_of, writing
 
 HOST = "http://rail.eecs.berkeley.edu/{path}"  # D4RL's own
 V2_COPY = "https://huggingface.co/datasets/imone/D4RL/resolve/main/{file}"  # a copy of the v2 files
+MINARI_HOSTS = {"hf": "https://huggingface.co", "gcp": "https://storage.googleapis.com"}  # by $MINARI_REMOTE
 MIRRORS = "OFFLINE_GNTD_D4RL_MIRRORS"  # URLs tried first, separated by spaces or commas
 PATIENCE = 8.0  # seconds to wait for a first answer, for all hosts together
 STALL = 30.0  # seconds without a byte after which a host is given up
@@ -32,6 +34,26 @@ BLOCK = 1 << 18  # bytes
 
 class DownloadFailed(Exception):
     """One host did not deliver the file."""
+
+
+def fetch(name: str, from_file: Path | None = None) -> Path:
+    """Get a D4RL file or a Minari dataset by its name; returns its path.
+
+    from_file  a D4RL file that was downloaded by hand
+    """
+    check_path_length(name)
+    entry = catalogue.entries().get(name)
+    if entry:
+        return adopt(entry, from_file) if from_file else fetch_d4rl(entry)
+    if built_datasets.is_name(name):
+        raise UserError(f"{name} cannot be fetched; build it with: offline-gntd datasets build {name}")
+    if not minari_store.is_id(name) or "/" not in name:
+        raise unknown("dataset", name, catalogue.entries(), "See: offline-gntd datasets list")
+    if from_file:
+        raise UserError(
+            f"--from-file takes a D4RL file; unpack {name} into {minari_store.user_root()} instead"
+        )
+    return minari_store.find(name) or _fetch_minari(name)
 
 
 def folder() -> Path:
@@ -51,7 +73,7 @@ def is_here(entry: Entry) -> bool:
 
 def locate(entry: Entry) -> Path:
     """The path of the published file on this machine; raises DatasetNotFound."""
-    wrong = []
+    command, wrong = f"offline-gntd datasets fetch {entry.id}", []
     for path in places(entry):
         if path.is_file():
             fault = fault_of(path, entry)
@@ -60,10 +82,8 @@ def locate(entry: Entry) -> Path:
             wrong.append(f"{path} {fault}")
     if wrong:
         raise DatasetNotFound(
-            f"{'; '.join(wrong)}. Open this file by its path, or download the published one with: "
-            f"offline-gntd datasets fetch {entry.id}"
+            f"{'; '.join(wrong)}. Open this file by its path, or download the published one with: {command}"
         )
-    command = f"offline-gntd datasets fetch {entry.id}"
     raise DatasetNotFound(f"{entry.id} is not on this machine; download it with: {command}")
 
 
@@ -72,9 +92,7 @@ def fault_of(path: Path, entry: Entry) -> str | None:
     size = path.stat().st_size
     if size != entry.bytes:
         return f"is not the published {entry.id}: it has {size:,} bytes, not {entry.bytes:,}"
-    if sha256_of(path) != entry.sha256:
-        return f"is not the published {entry.id}: its sha256 differs"
-    return None
+    return None if sha256_of(path) == entry.sha256 else f"is not the published {entry.id}: its sha256 differs"
 
 
 def adopt(entry: Entry, file: Path) -> Path:
@@ -92,8 +110,8 @@ def adopt(entry: Entry, file: Path) -> Path:
     return target
 
 
-def fetch(entry: Entry, quiet: bool = False) -> Path:
-    """The path of the published file, which is downloaded if it is not on this machine."""
+def fetch_d4rl(entry: Entry) -> Path:
+    """The path of the published file; downloads it if it is not on this machine."""
     try:
         return locate(entry)
     except DatasetNotFound:
@@ -103,13 +121,13 @@ def fetch(entry: Entry, quiet: bool = False) -> Path:
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write {part.parent}: {error.strerror}") from error
+        raise UserError(f"cannot write {part.parent}: {first_line(error)}") from error
     faults = []
     deadline = time.monotonic() + PATIENCE
     for url in addresses(entry):
         held = part.stat().st_size if part.exists() else 0
         try:
-            _download(url, part, entry, deadline, quiet)
+            _download(url, part, entry, deadline)
             part.replace(target)
             return target
         except DownloadFailed as error:
@@ -117,7 +135,7 @@ def fetch(entry: Entry, quiet: bool = False) -> Path:
             if part.exists() and part.stat().st_size > held:
                 deadline = time.monotonic() + PATIENCE  # this host answered: the next has the full time
         except OSError as error:
-            raise UserError(f"cannot write {part}: {error.strerror or error}") from error
+            raise UserError(f"cannot write {part}: {first_line(error)}") from error
     raise UserError(
         f"cannot download {entry.id} ({'; '.join(faults)}). Try again later, set {MIRRORS}, or download "
         f"{address(HOST, entry)} ({entry.bytes:,} bytes) by other means to {target}, or run: offline-gntd "
@@ -144,7 +162,7 @@ def address(template: str, entry: Entry) -> str:
     return template
 
 
-def _download(url: str, part: Path, entry: Entry, deadline: float, quiet: bool) -> None:
+def _download(url: str, part: Path, entry: Entry, deadline: float) -> None:
     """Complete the .part file from one URL and verify it; raises DownloadFailed."""
     if part.exists() and part.stat().st_size > entry.bytes:
         part.unlink()
@@ -154,12 +172,10 @@ def _download(url: str, part: Path, entry: Entry, deadline: float, quiet: bool) 
         if have:
             request.add_header("Range", f"bytes={have}-")
         with _answer(request, deadline) as answer:
-            resumed = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(
-                f"bytes {have}-"
-            )
-            if have and not resumed:
+            sent = answer.headers.get("Content-Range", "")
+            if have and not (answer.status == 206 and sent.startswith(f"bytes {have}-")):
                 have = 0  # this host sends everything again
-            _receive(answer, part, have, entry, quiet)
+            _receive(answer, part, have, entry)
     size = part.stat().st_size
     if size < entry.bytes:
         raise DownloadFailed(
@@ -172,10 +188,10 @@ def _download(url: str, part: Path, entry: Entry, deadline: float, quiet: bool) 
         raise DownloadFailed(f"the downloaded file {fault}")
 
 
-def _receive(answer: Any, part: Path, have: int, entry: Entry, quiet: bool) -> None:
+def _receive(answer: Any, part: Path, have: int, entry: Entry) -> None:
     with (
         part.open("r+b" if have else "wb") as file,
-        tqdm(total=entry.bytes, initial=have, desc=entry.id, unit="B", unit_scale=True, disable=quiet) as bar,
+        tqdm(total=entry.bytes, initial=have, desc=entry.id, unit="B", unit_scale=True) as bar,
     ):
         file.seek(have)
         while True:
@@ -197,13 +213,39 @@ def _receive(answer: Any, part: Path, have: int, entry: Entry, quiet: bool) -> N
 
 
 def _answer(request: urllib.request.Request, deadline: float) -> Any:
-    """The open response to a request; raises DownloadFailed at the deadline, whatever hangs."""
+    """The open response to a request; raises DownloadFailed at the deadline."""
     try:
         return within(deadline - time.monotonic(), lambda: urllib.request.urlopen(request, timeout=STALL))
     except urllib.error.HTTPError as error:
         raise DownloadFailed(f"HTTP {error.code} {error.reason}") from error
     except Exception as error:
         raise DownloadFailed(_reason(error)) from error
+
+
+def _fetch_minari(name: str) -> Path:
+    """Download with Minari into its folder. The host is tried first: offline, Minari retries for 23 s."""
+    host = MINARI_HOSTS.get(os.environ.get("MINARI_REMOTE", "hf").partition(":")[0])
+    by_hand = f"copy it from another machine to {minari_store.user_root() / name}"
+    try:
+        within(PATIENCE, lambda: _reach(host))
+    except Exception as error:
+        raise UserError(f"cannot fetch {name}: {host} does not answer ({error}); {by_hand}") from error
+    try:
+        import minari
+
+        minari.download_dataset(name)
+    except Exception as error:  # errors of Minari, of its storage and of the network
+        raise UserError(f"Minari cannot fetch {name}: {first_line(error)}; {by_hand}") from error
+    folder = minari_store.find(name)
+    if folder is None:
+        raise UserError(f"Minari fetched {name}, but it is not in {minari_store.user_root()}")
+    return folder
+
+
+def _reach(address: str | None) -> None:
+    if address is not None:
+        with contextlib.suppress(urllib.error.HTTPError):  # any answer will do
+            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE)
 
 
 def within(seconds: float, work: Callable[[], Any]) -> Any:
@@ -228,5 +270,4 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    reason = getattr(error, "reason", error)
-    return str(getattr(reason, "strerror", None) or reason or type(reason).__name__)
+    return first_line(getattr(error, "reason", error))  # the reason of a URLError is an OSError or a text

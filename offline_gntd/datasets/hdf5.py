@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from offline_gntd.errors import UserError
+from offline_gntd.errors import UserError, first_line
 
 DEFLATE = 1100  # upper bound on the compression ratio of gzip
 SMALL = 1 << 20  # bytes that any array may take, whatever its stored size
@@ -31,29 +31,22 @@ class Column:
         return self.shape[0] if self.shape else 0
 
     def __getitem__(self, part: Any) -> np.ndarray:
-        with _as_user_error(self.where):
+        with as_user_error(self.where):
             return np.asarray(self._data[part])
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[Mapping[str, Column]]:
     """The arrays of an open file by their full names, such as `infos/qpos`."""
-    with _arrays(path) as arrays:
-        yield {name: Column(f"{name} of {path}", item) for name, item in arrays}
+    with _opened(path) as file:
+        yield {name: Column(f"{name} of {path}", item) for name, item in _arrays(file, path)}
 
 
 def check(path: Path) -> None:
     """Raise UserError as `reading` does, with one array open at a time: thousands at once take gigabytes."""
-    with _arrays(path) as arrays:
-        for _ in arrays:
+    with _opened(path) as file:
+        for _ in _arrays(file, path):
             pass
-
-
-def check_is_hdf5(path: Path) -> None:
-    import h5py
-
-    if path.is_file() and not h5py.is_hdf5(path):
-        raise UserError(f"{path} is not an HDF5 file")
 
 
 def check_is_file(path: Path) -> None:
@@ -67,35 +60,39 @@ def check_is_file(path: Path) -> None:
         if path.stat().st_size == 0:
             raise UserError(f"{path} is empty")
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+        raise UserError(f"cannot read {path}: {first_line(error)}") from error
 
 
 @contextlib.contextmanager
-def _arrays(path: Path) -> Iterator[Iterator[tuple[str, Any]]]:
+def _opened(path: Path) -> Iterator[Any]:
     import h5py
 
     check_is_file(path)
-    with _as_user_error(str(path)):
+    with as_user_error(str(path)):
+        if not h5py.is_hdf5(path):
+            raise UserError(f"{path} is not an HDF5 file")
         file = h5py.File(path, "r", locking=False)
     try:
-        yield _checked_arrays(file, path)
+        yield file
     finally:
         with contextlib.suppress(Exception):  # closing a damaged file may fail too
             file.close()
 
 
-def _checked_arrays(file: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    """Every array with its full name."""
+def _arrays(file: Any, path: Path) -> Iterator[tuple[str, Any]]:
+    """Every array of a file with its full name. Raises UserError for an array that is not safe to read."""
     import h5py
 
     size = path.stat().st_size
     for name in _links(file, path):
-        with _as_user_error(f"{name} of {path}"):
+        where = f"{name} of {path}"
+        with as_user_error(where):
             item = file[name]
             if not isinstance(item, h5py.Dataset) or item.shape is None:  # h5py.Empty has no values
                 continue
-            _check_storage(item, f"{name} of {path}")
-            _check_size(item, size, f"{name} of {path}")
+            if item.external or item.is_virtual:
+                raise UserError(f"{where} is refused: its values are stored in another file")
+            _check_size(item, size, where)
         yield name, item
 
 
@@ -105,7 +102,7 @@ def _links(file: Any, path: Path) -> list[str]:
 
     names: list[str] = []
     groups, seen = [("", file)], set()
-    with _as_user_error(str(path)):
+    with as_user_error(str(path)):
         while groups:
             prefix, group = groups.pop()
             if prefix.count("/") > DEEPEST:
@@ -125,11 +122,6 @@ def _links(file: Any, path: Path) -> list[str]:
     return names
 
 
-def _check_storage(item: Any, where: str) -> None:
-    if item.external or item.is_virtual:
-        raise UserError(f"{where} is refused: its values are stored in another file")
-
-
 def _check_size(item: Any, file_size: int, where: str) -> None:
     """Raise UserError if the stored bytes, even compressed at best, cannot account for the declared size."""
     if item.dtype.hasobject:
@@ -143,14 +135,11 @@ def _check_size(item: Any, file_size: int, where: str) -> None:
 
 
 @contextlib.contextmanager
-def _as_user_error(where: str) -> Iterator[None]:
+def as_user_error(where: str) -> Iterator[None]:
+    """Turn any exception into a UserError: on a damaged file, h5py and Minari raise nearly anything."""
     try:
         yield
     except (UserError, KeyboardInterrupt):
         raise
-    except Exception as error:  # h5py raises nearly anything on a damaged file
+    except Exception as error:
         raise UserError(f"cannot read {where}: {first_line(error)}") from error
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip("'\"").splitlines() or [""])[0] or type(error).__name__

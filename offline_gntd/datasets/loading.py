@@ -1,4 +1,4 @@
-"""`load`: one function for every kind of dataset."""
+"""`load` and `convert` for every kind of dataset; `Source`, a dataset defined in a user file (--import)."""
 
 import contextlib
 import dataclasses
@@ -6,11 +6,13 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
+from offline_gntd import extensions
 from offline_gntd.datasets import (
     authors,
     built_datasets,
@@ -20,27 +22,15 @@ from offline_gntd.datasets import (
     d4rl,
     hdf5,
     minari_store,
-    user_datasets,
 )
 from offline_gntd.datasets.cache import CachedSource, Contents
+from offline_gntd.datasets.d4rl import Identity, Recording
 from offline_gntd.datasets.dataset import Dataset, DatasetInfo
 from offline_gntd.datasets.download import locate
-from offline_gntd.datasets.file_hash import sha256_of
-from offline_gntd.datasets.identity import (
-    Identity,
-    check_limit,
-    identify,
-    limit_of,
-    notes_stored_in,
-    of_entry,
-    task_named,
-    with_boundaries,
-)
-from offline_gntd.datasets.names import FILE_SUFFIXES, safe
-from offline_gntd.errors import UserError, unknown
-from offline_gntd.files import check_path_length
-from offline_gntd.locomotion import LOCOMOTION
-from offline_gntd.tasks import Task
+from offline_gntd.errors import UserError, first_line, unknown
+from offline_gntd.evaluation import task_named
+from offline_gntd.files import check_path_length, safe_name, sha256_of
+from offline_gntd.tasks import LOCOMOTION, Task
 
 
 def load(
@@ -75,7 +65,7 @@ def cached_source(
     if kind == "minari":
         return _minari(str(source), env)
     if kind == "imported":
-        return user_datasets.cached_source(str(source))
+        return _imported(str(source))
     if kind == "authors":
         return _authors(Path(source), env, episode_limit)
     return _file(Path(source), env, episode_limit)
@@ -90,53 +80,88 @@ def kind_of(source: str | Path) -> str:
     try:
         return _kind_of(source)
     except OSError as error:
-        raise UserError(f"cannot read {source}: {error.strerror or error}") from error
+        raise UserError(f"cannot read {source}: {first_line(error)}") from error
 
 
 def _kind_of(source: str | Path) -> str:
-    name = str(source)
+    name, path = str(source), Path(source)
     if isinstance(source, str) and built_datasets.is_name(name):
         return "built"
     if isinstance(source, str) and name in catalogue.entries():
         return "d4rl"
-    if isinstance(source, str) and name in user_datasets.sources():
+    if isinstance(source, str) and name in user_sources():
         return "imported"
-    if authors.is_buffer(Path(name)):
-        authors.require_files(Path(name))
+    if authors.is_buffer(path):
+        authors.require_files(path)
         return "authors"
-    if isinstance(source, Path) or Path(name).is_file() or name.endswith(FILE_SUFFIXES):
-        hdf5.check_is_file(Path(source))
+    if isinstance(source, Path) or path.is_file() or name.endswith(catalogue.FILE_SUFFIXES):
+        hdf5.check_is_file(path)
         return "file"
-    if Path(name).exists() or name.startswith(("/", "./", "../")):
-        hdf5.check_is_file(Path(name))
+    if path.exists() or name.startswith(("/", "./", "../")):
+        hdf5.check_is_file(path)
     if minari_store.is_id(name) and ("/" in name or minari_store.find(name)):
         minari_store.existing(name)
         return "minari"
-    local = minari_store.local_ids()
-    known = [*built_datasets.TASKS, *catalogue.entries(), *user_datasets.sources(), *local]
+    known = [*built_datasets.TASKS, *catalogue.entries(), *user_sources(), *minari_store.local_ids()]
     raise unknown("dataset", name, known, "See: offline-gntd datasets list")
 
 
-def name_of(path: Path, identity: Identity) -> str:
+def convert(
+    source: str | Path,
+    to: str,
+    env: str | None = None,
+    episode_limit: int | None = None,
+    replace: bool = False,
+) -> str:
+    """Write a dataset in the other format; returns the Minari id or the path that was written."""
+    kind = kind_of(source)
+    if kind in ("imported", "authors"):
+        raise UserError(f"{source} cannot be converted: convert takes D4RL files and Minari datasets")
+    other = "minari" if kind in ("d4rl", "file") else "d4rl"
+    if to != other:
+        raise UserError(f"{source} already has the format {to}; give --format {other}")
+    if to == "minari":
+        return _to_minari(str(source), kind, env, episode_limit, replace)
+    if kind == "built":
+        folder, task = built_datasets.existing(str(source)), built_datasets.task_of(str(source))
+    else:
+        folder = minari_store.existing(str(source))
+        task = minari_store.task_in(folder, env)
+    return str(conversion.to_d4rl(folder, safe_name(str(source)), task, replace))
+
+
+def _to_minari(source: str, kind: str, env: str | None, episode_limit: int | None, replace: bool) -> str:
+    path = locate(catalogue.entries()[source]) if kind == "d4rl" else Path(source)
+    identity = d4rl.identify(path, env, episode_limit)
+    name = source if kind == "d4rl" else file_name(path, identity)
+    info = identity.info(name=name, source=str(path.resolve()), provenance={"sha256": identity.sha256})
+    with identity.reading(path) as recording:
+        return conversion.to_minari(recording, info, replace)
+
+
+# ---- files and dicts in D4RL's layout ----
+
+
+def file_name(path: Path, identity: Identity) -> str:
     """A dataset name for a file, with -file appended if that name belongs to another dataset."""
-    name = safe(path.stem)
+    name = safe_name(path.stem)
     taken = built_datasets.is_name(name) or name in catalogue.entries()
     return f"{name}-file" if taken and not (identity.entry and identity.entry.id == name) else name
 
 
 def _d4rl(name: str, env: str | None) -> CachedSource:
     entry = catalogue.entries()[name]
-    identity = of_entry(entry, env)
+    identity = d4rl.of_entry(entry, env)
     info = identity.info(name=name, source=name, provenance={"sha256": entry.sha256})
     # the key is known without the file, so that a cache is enough
     return _hdf5(cache.folder(name), identity, info, lambda: locate(entry))
 
 
 def _file(path: Path, env: str | None, episode_limit: int | None) -> CachedSource:
-    identity = identify(path, env, episode_limit)
-    name = name_of(path, identity)
+    identity = d4rl.identify(path, env, episode_limit)
+    name = file_name(path, identity)
     folder, full = _folder(name, path)
-    provenance = notes_stored_in(path) | {"file": full, "sha256": identity.sha256}
+    provenance = d4rl.notes_stored_in(path) | {"file": full, "sha256": identity.sha256}
     info = identity.info(name=name, source=full, provenance=provenance)
     return _hdf5(folder, identity, info, lambda: path)
 
@@ -152,75 +177,55 @@ def _hdf5(folder: Path, identity: Identity, info: DatasetInfo, find: Callable[[]
 
     @contextlib.contextmanager
     def contents() -> Iterator[Contents]:
-        path = find()
-        with hdf5.reading(path) as columns:
-            recording = d4rl.recording(columns, identity.task, str(path), identity.episode_limit)
+        with identity.reading(find()) as recording:
             for note in info.notes:  # printed once, when the cache is built
                 tqdm.write(f"note on {info.name}: {note}", file=sys.stderr)
-            yield with_boundaries(info, recording), recording.transitions(), recording.episodes()
+            yield recording.described(info), recording.transitions(), recording.episodes()
 
     key = identity.key(identity.sha256)
     return CachedSource(folder, key, contents, lambda: identity.key(sha256_of(find())))
 
 
-def _authors(path: Path, env: str | None, episode_limit: int | None) -> CachedSource:
-    task, limit = authors_task(path, env, episode_limit)
-    name = safe(path.stem if path.suffix == ".npz" else path.name)
-    folder, full = _folder(name, path)
-    files = _hashes(path)
-    info = DatasetInfo(name=name, task=task, origin="authors", source=full, provenance={"files": files})
-
-    @contextlib.contextmanager
-    def contents() -> Iterator[Contents]:
-        yield (info, *authors.read(path, task, limit))
-
-    def key(files: dict[str, str]) -> str:
-        return cache.key_of(files, dataclasses.asdict(task), limit)
-
-    return CachedSource(folder, key(files), contents, lambda: key(_hashes(path)))
-
-
-def _hashes(path: Path) -> dict[str, str]:
-    return {file.name: sha256_of(file) for file in authors.files_of(path)}
-
-
-def authors_task(path: Path, env: str | None, episode_limit: int | None) -> tuple[Task, int | None]:
-    """The task and the episode limit of a buffer, by its file's name (CartPole-v1_0_Replay) or by `env`."""
-    check_limit(episode_limit)
-    tasks = built_datasets.DISCRETE_TASKS
-    named = [name for name in tasks if name in path.name.lower()]
-    given = [name for name, task in tasks.items() if env in (name, task.env_id)]
-    if named and env is not None and given != named:
-        raise UserError(f"{path.name} was recorded in {named[0]}, but --env is {env}")
-    if not named and env is None:
-        raise UserError(
-            f"{path} does not name its environment; give --env or rename the file to contain one of "
-            f"{', '.join(tasks)}"
-        )
-    if named or given:
-        task = tasks[(named or given)[0]]
-        return task, episode_limit or limit_of(task.env_id)
-    assert env is not None
-    task, limit = task_named(env)
-    return task, episode_limit or limit
-
-
 def _load_dict(arrays: Mapping[str, np.ndarray], env: str | None, episode_limit: int | None) -> Dataset:
-    check_limit(episode_limit)
+    d4rl.check_limit(episode_limit)
     if env is None:
         raise UserError(f"a dict does not name its environment; give env, such as {', '.join(LOCOMOTION)}")
     task, limit = task_named(env)
     columns = {key: np.asarray(value) for key, value in arrays.items()}
     recording = d4rl.recording(columns, task, "the dict", episode_limit or limit)
-    info = with_boundaries(DatasetInfo(name="dict", task=task, origin="dict"), recording)
+    info = recording.described(DatasetInfo(name="dict", task=task, origin="dict"))
     return cache.in_memory(info, np.concatenate(list(recording.transitions())), recording.episodes())
+
+
+# ---- buffers of the paper's authors ----
+
+
+def _authors(path: Path, env: str | None, episode_limit: int | None) -> CachedSource:
+    task, limit = authors.task_of(path, env, episode_limit)
+    name = safe_name(path.stem if path.suffix == ".npz" else path.name)
+    folder, full = _folder(name, path)
+    files = authors.file_hashes(path)
+    info = DatasetInfo(name=name, task=task, origin="authors", source=full, provenance={"files": files})
+
+    @contextlib.contextmanager
+    def contents() -> Iterator[Contents]:
+        rows, episodes = authors.read(path, task, limit)
+        yield info, [rows], episodes
+
+    def key(files: dict[str, str]) -> str:
+        return cache.key_of(files, dataclasses.asdict(task), limit)
+
+    return CachedSource(folder, key(files), contents, lambda: key(authors.file_hashes(path)))
+
+
+# ---- Minari ----
 
 
 def _minari(minari_id: str, env: str | None) -> CachedSource:
     folder = minari_store.existing(minari_id)
     content = minari_store.content_hash(folder)  # before anything else is read
     task = minari_store.task_in(folder, env)
-    name, notes = safe(minari_id), minari_store.notes_of(folder)
+    name, notes = safe_name(minari_id), minari_store.notes_of(folder)
     info = DatasetInfo(
         name=name,
         task=task,
@@ -244,3 +249,74 @@ def _minari(minari_id: str, env: str | None) -> CachedSource:
 
     stored = cache.folder(f"minari-{name}")
     return CachedSource(stored, key(content), contents, lambda: key(minari_store.content_hash(folder)))
+
+
+# ---- user files: DATASETS = {"name": Source("CartPole-v1", make)} ----
+
+
+@dataclass(frozen=True)
+class Source:
+    """An entry of DATASETS. `make` is called once, and again when the user's files change."""
+
+    env_id: str  # a gymnasium id, which the file may register
+    make: Callable[[], Mapping[str, np.ndarray]]  # returns D4RL's keys: observations, actions, rewards …
+    # returns of scores 0 and 100; without both, D4RL's, or the score is the return
+    reference_min: float | None = None
+    reference_max: float | None = None
+
+
+def user_sources() -> dict[str, Source]:
+    """The datasets of all user files, by name."""
+    entries = extensions.user_entries("DATASETS", [*built_datasets.TASKS, *catalogue.entries()])
+    for name, source in entries.items():
+        if not isinstance(source, Source):
+            raise UserError(f"DATASETS[{name!r}] must be a Source, not {type(source).__name__}")
+    return entries
+
+
+def user_task(name: str) -> tuple[Task, int | None]:
+    """The task of a user's dataset, and the episode limit of its environment."""
+    source = user_sources()[name]
+    task, limit = task_named(source.env_id)
+    if source.reference_min is None or source.reference_max is None:
+        return task, limit
+    task = dataclasses.replace(
+        task,
+        reference_min=source.reference_min,
+        reference_max=source.reference_max,
+        reference_source="the file it is imported from",
+    )
+    return task, limit
+
+
+def user_recording(name: str) -> Recording:
+    """Call the dataset's `make`. Raises UserError if it fails or does not return a dict of arrays."""
+    task, limit = user_task(name)
+    try:
+        columns = user_sources()[name].make()
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"make() of DATASETS[{name!r}] failed: {reason}") from error
+    if not isinstance(columns, Mapping):
+        raise UserError(
+            f"make() of DATASETS[{name!r}] must return a dict of arrays, not {type(columns).__name__}"
+        )
+    try:
+        arrays = {key: np.asarray(values) for key, values in columns.items()}
+    except ValueError as error:
+        raise UserError(f"make() of DATASETS[{name!r}] returned no arrays: {first_line(error)}") from error
+    return d4rl.recording(arrays, task, name, limit)
+
+
+def _imported(name: str) -> CachedSource:
+    task, _ = user_task(name)
+    files = extensions.file_hashes()
+    info = DatasetInfo(name=name, task=task, origin="imported", source=name, provenance={"files": files})
+
+    @contextlib.contextmanager
+    def contents() -> Iterator[Contents]:
+        recording = user_recording(name)
+        yield recording.described(info), recording.transitions(), recording.episodes()
+
+    key = cache.key_of(name, files, dataclasses.asdict(task))
+    return CachedSource(cache.folder(f"imported-{name}"), key, contents, lambda: key)

@@ -5,31 +5,30 @@ This package writes to datasets/minari. Others are read from Minari's folder, $M
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from offline_gntd.datasets import hdf5
+from offline_gntd.datasets.catalogue import MINARI_ID
 from offline_gntd.datasets.dataset import DatasetNotFound
-from offline_gntd.datasets.file_hash import sha256_of
-from offline_gntd.datasets.hdf5 import PART, first_line
-from offline_gntd.datasets.identity import without_import
-from offline_gntd.datasets.names import MINARI_ID
+from offline_gntd.datasets.hdf5 import PART
 from offline_gntd.errors import UserError
-from offline_gntd.evaluation import make, task_of, task_of_spaces
-from offline_gntd.files import home, parse_json, read_json, writing
+from offline_gntd.evaluation import make, task_of, task_of_spaces, without_import
+from offline_gntd.files import home, parse_json, read_json, sha256_of, writing
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 
 NOTES_KEY = "offline_gntd"  # in a dataset's metadata: what this package noted when it wrote the dataset
+NO_REFERENCES = ", since the Minari dataset gives none"  # added to the source of reference returns
 
 
 def root() -> Path:
@@ -79,11 +78,11 @@ def metadata_of(folder: Path) -> dict[str, Any]:
 
 
 def notes_of(folder: Path) -> dict[str, Any]:
-    """What this package noted when it wrote the dataset; empty for other datasets."""
+    """The notes of `write`; empty for datasets that other programs wrote."""
     try:
         notes = parse_json(metadata_of(folder).get(NOTES_KEY, "{}"))
     except ValueError:
-        notes = {}
+        return {}
     return notes if isinstance(notes, dict) else {}
 
 
@@ -97,7 +96,7 @@ def content_hash(folder: Path) -> str:
 def task_in(folder: Path, env: str | None = None) -> Task:
     """The task of a dataset: its evaluation environment, and its reference scores if it has any.
 
-    env  an environment to use instead; required for an id that imports a module (`identity.without_import`)
+    env  an environment to use instead; required for an id that imports a module (`without_import`)
     """
     metadata = metadata_of(folder)
     spec = _spec(metadata.get("eval_env_spec") or metadata.get("env_spec"), folder)
@@ -109,7 +108,7 @@ def task_in(folder: Path, env: str | None = None) -> Task:
         from minari.serialization import deserialize_space
 
         env_id = spec["id"] if env is not None else without_import(spec["id"], f"the Minari dataset {folder}")
-        with _as_user_error(folder):
+        with hdf5.as_user_error(f"the Minari dataset {folder}"):
             obs, action = (deserialize_space(metadata[f"{kind}_space"]) for kind in ("observation", "action"))
         options = dict(spec.get("kwargs") or {})
         if spec.get("max_episode_steps") is not None:
@@ -117,13 +116,10 @@ def task_in(folder: Path, env: str | None = None) -> Task:
         task = task_of_spaces(env_id, obs, action, options)
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
     if isinstance(low, int | float) and isinstance(high, int | float) and high > low:
-        return Task(
-            **{**vars(task), "reference_min": low, "reference_max": high, "reference_source": "Minari"}
-        )
-    source = task.reference_source
-    if not source.startswith("none"):
-        source += ", since the Minari dataset gives none"
-    return Task(**{**vars(task), "reference_source": source})
+        return dataclasses.replace(task, reference_min=low, reference_max=high, reference_source="Minari")
+    if task.reference_source.startswith("none"):
+        return task
+    return dataclasses.replace(task, reference_source=task.reference_source + NO_REFERENCES)
 
 
 def episodes(folder: Path) -> Iterator[tuple[Any, Any, Any]]:
@@ -131,7 +127,7 @@ def episodes(folder: Path) -> Iterator[tuple[Any, Any, Any]]:
     with _opened(folder) as dataset:
         iterator = iter(dataset.iterate_episodes())
         while True:
-            with _as_user_error(folder):
+            with hdf5.as_user_error(f"the Minari dataset {folder}"):
                 episode = next(iterator, None)
                 if episode is None:
                     return
@@ -147,7 +143,7 @@ def transitions(folder: Path, task: Task, totals: list[tuple[float, int, bool]])
     part: list[np.ndarray] = []
     count = 0
     for episode, *spaces in episodes(folder):
-        with _as_user_error(folder):
+        with hdf5.as_user_error(f"the Minari dataset {folder}"):
             rows = _rows(episode, *spaces)
             truncated = bool(episode.truncations[-1]) and not bool(episode.terminations[-1])
             totals.append((float(np.sum(episode.rewards, dtype=np.float64)), len(rows), truncated))
@@ -171,12 +167,12 @@ def write(
     task: Task,
     buffers: Sequence[Any],
     notes: dict[str, Any],
-    extra_files: Mapping[str, Callable[[Path], None]] = MappingProxyType({}),
+    write_extra: Callable[[Path], None] = lambda data: None,
 ) -> None:
     """Write episode buffers as a Minari dataset in HDF5.
 
     notes        stored in the dataset's metadata
-    extra_files  functions that write more files next to the data, by file name
+    write_extra  writes more files to the folder of the data
     """
     import minari
 
@@ -194,8 +190,7 @@ def write(
             data_format="hdf5",
         )
         dataset.storage.update_metadata({NOTES_KEY: json.dumps(notes)})
-        for name, write_to in extra_files.items():
-            write_to(temporary / "root" / minari_id / "data" / name)
+        write_extra(temporary / "root" / minari_id / "data")
         for part in (temporary / "root" / minari_id).iterdir():
             part.rename(temporary / part.name)
         shutil.rmtree(temporary / "root")
@@ -213,10 +208,12 @@ def buffers_of(
     """
     from minari.data_collector import EpisodeBuffer
 
-    obs, action, reward, next_obs, terminated = _columns(rows, task)
+    o, a = task.obs_dim, 1 if task.discrete else task.action_dim
+    obs, reward, next_obs = rows[:, :o], rows[:, o + a], rows[:, o + a + 1 : -1]
+    action = rows[:, o].astype(np.int64) if task.discrete else rows[:, o : o + a]
     buffers: list[Any] = []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        terminations = terminated[start:end].astype(bool)
+        terminations = rows[start:end, -1].astype(bool)
         truncations = np.zeros(end - start, bool)
         truncations[-1] = not terminations[-1] if truncated is None else truncated[end - 1]
         buffers.append(
@@ -231,12 +228,6 @@ def buffers_of(
             )
         )
     return buffers
-
-
-def _columns(rows: np.ndarray, task: Task) -> tuple[np.ndarray, ...]:
-    o, a = task.obs_dim, 1 if task.discrete else task.action_dim
-    action = rows[:, o].astype(np.int64) if task.discrete else rows[:, o : o + a]
-    return rows[:, :o], action, rows[:, o + a], rows[:, o + a + 1 : -1], rows[:, -1]
 
 
 def _rows(episode: Any, obs_space: Any, action_space: Any) -> np.ndarray:
@@ -294,25 +285,15 @@ def _opened(folder: Path) -> Iterator[Any]:
             raise UserError(f"the metadata of the Minari dataset {folder} lacks {key}")
     if (data / "main_data.hdf5").is_file():
         hdf5.check(data / "main_data.hdf5")
-    with _as_user_error(folder), warnings.catch_warnings():
+    with hdf5.as_user_error(f"the Minari dataset {folder}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dataset = minari.MinariDataset(data)
     yield dataset
 
 
 @contextlib.contextmanager
-def _as_user_error(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (UserError, KeyboardInterrupt):
-        raise
-    except Exception as error:  # Minari raises h5py's errors, its own, and assertions
-        raise UserError(f"cannot read the Minari dataset {folder}: {first_line(error)}") from error
-
-
-@contextlib.contextmanager
 def _datasets_path(folder: Path) -> Iterator[None]:
-    """Set Minari's root, which it reads only from the environment."""
+    """Set Minari's root folder, which Minari reads from the environment."""
     before = os.environ.get("MINARI_DATASETS_PATH")
     os.environ["MINARI_DATASETS_PATH"] = str(folder.resolve())
     try:

@@ -4,22 +4,23 @@ import dataclasses
 import itertools
 import re
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offline_gntd.configuration import digest, hashed_fields
-from offline_gntd.datasets.names import SEED, results_name
+from offline_gntd.configuration import digest, from_dict, hashed_fields
+from offline_gntd.datasets.catalogue import SEED, results_name
 from offline_gntd.errors import UserError, shortened, unknown
 from offline_gntd.experiments.lock import Lock
 from offline_gntd.experiments.record import read_object
 from offline_gntd.files import home, write_json
 
 if TYPE_CHECKING:
-    from offline_gntd.experiments.sources import DataSource
+    from offline_gntd.experiments.training import DataSource
 
 MOST_SEEDS = 10_000
-LONGEST_NAME = 230  # bytes; a file system allows 255, and suffixes are added
+LONGEST_NAME = 230  # bytes; file systems allow 255, and suffixes are added
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,7 @@ class Experiment:
             )
         for name in (self.name, *self.algorithms, *self.dataset_names()):
             if len(name.encode()) > LONGEST_NAME:
-                raise UserError(
-                    f"{shortened(name)} is too long a name: at most {LONGEST_NAME} bytes are allowed"
-                )
+                raise UserError(f"{shortened(name)} is too long a name: use at most {LONGEST_NAME} bytes")
         for name in self.algorithms:
             if not re.fullmatch(r"\w[^/\\\0]*", name):
                 raise UserError(
@@ -95,13 +94,14 @@ class Experiment:
                 f"{self.seeds} seeds cannot be divided into groups of {self.protocol.seeds_per_process}; "
                 "change --seeds or --seeds-per-process"
             )
-        for repeated in {name for name in self.algorithms if self.algorithms.count(name) > 1}:
-            raise UserError(f"{repeated} is named twice among the algorithms of {self.name}")
         for name in set(self.algorithm_steps) - set(self.algorithms):
             raise unknown(f"algorithm in {self.name}", name, self.algorithms)
-        names = self.dataset_names()
-        for repeated in {name for name in names if names.count(name) > 1}:
-            raise UserError(f"two datasets of {self.name} have the name {repeated!r}; rename a file")
+        for name, count in Counter(self.algorithms).items():
+            if count > 1:
+                raise UserError(f"{name} is named twice among the algorithms of {self.name}")
+        for name, count in Counter(self.dataset_names()).items():
+            if count > 1:
+                raise UserError(f"two datasets of {self.name} have the name {name!r}; rename a file")
 
     def canonical(self) -> "Experiment":
         """This experiment with canonical algorithm names. Raises UserError for an unknown algorithm or field.
@@ -134,47 +134,6 @@ class Experiment:
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_dict(value: dict[str, Any]) -> "Experiment":
-        """From TOML or JSON; raises UserError for unknown names and values of the wrong type."""
-        if not isinstance(value, dict):
-            raise UserError(f"an experiment must be a table of settings, not {shortened(value)}")
-        _check_names("experiment setting", value, Experiment)
-        protocol = _section(value, "protocol", Protocol)
-        table = _section(value, "table", TableView)
-        steps = value.get("algorithm_steps", {})
-        if not isinstance(steps, dict):
-            raise UserError(f"algorithm_steps must be a table of steps by algorithm, not {shortened(steps)}")
-        for name, number in {"seeds": value.get("seeds", 1), **protocol, **steps}.items():
-            if type(number) is not int:
-                raise UserError(f"{name} must be a whole number, not {shortened(number)}")
-        for name, text in {"name": value.get("name"), **table}.items():
-            if not isinstance(text, str):
-                raise UserError(f"{name} must be text, not {shortened(text)}")
-        lists = {key: _names(key, value.get(key, ())) for key in ("datasets", "algorithms")}
-        parts = {"protocol": Protocol(**protocol), "table": TableView(**table)}
-        return Experiment(**value | lists | parts)
-
-
-def _section(value: dict[str, Any], key: str, kind: type) -> dict[str, Any]:
-    section = value.get(key, {})
-    if not isinstance(section, dict):
-        raise UserError(f"{key} must be a table of settings, not {shortened(section)}")
-    _check_names(f"{key} setting", section, kind)
-    return section
-
-
-def _check_names(what: str, value: dict[str, Any], kind: type) -> None:
-    legal = {field.name for field in dataclasses.fields(kind)}
-    for name in set(value) - legal:
-        raise unknown(what, name, legal)
-
-
-def _names(key: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise UserError(f"{key} must be a list of names, not {shortened(value)}")
-    return tuple(value)
 
 
 def settings_hash(config: Any, protocol: Protocol, stack: int) -> str:
@@ -215,13 +174,13 @@ class Cell:
 
     @property
     def online(self) -> bool:
-        from offline_gntd.experiments.sources import is_online
+        from offline_gntd.experiments.training import is_online
 
         return is_online(self.config)
 
     def sources(self) -> "tuple[DataSource, ...]":
         """Its dataset or environment, one per seed; raises DatasetNotFound if data is not on this machine."""
-        from offline_gntd.experiments.sources import sources_of
+        from offline_gntd.experiments.training import sources_of
 
         return sources_of(self.source, self.config, self.seeds)
 
@@ -273,7 +232,7 @@ def _table1(name: str, datasets: tuple[str, ...], suffix: str = "") -> Experimen
 
 
 def _ablation_table1() -> Experiment:
-    """DQN and GNDQN with one setting at a time, and with all, set back from the authors' to version 0.1's."""
+    """DQN and GNDQN with one setting at a time, and with all of them, as in version 0.1."""
     both: tuple[str, ...] = ("hidden_dims=128x128", "batch_size=256", "tau=0.005")
     both += ("optimiser.max_grad_norm=none", "timeouts_terminal=false")
     kfac = ("kfac.factor_every=10@kfac.inverse_every=20", "kfac.start=batch", "kfac.average=P")
@@ -372,7 +331,7 @@ def find(name: str) -> Experiment:
 
 
 def with_results() -> list[str]:
-    """The names of experiments with runs or exported results, built-in experiments first."""
+    """The names of the experiments with runs or exported results, built-in experiments first."""
     folder = home() / "results"
     names = {path.parent.name for path in folder.glob("*/experiment.json")}
     names |= {path.name.removesuffix(".runs.csv") for path in folder.glob("*.runs.csv")}
@@ -389,14 +348,14 @@ def from_file(path: Path) -> Experiment:
         raise UserError(f"cannot read {path}: {error}") from error
     except RecursionError as error:
         raise UserError(f"cannot read {path}: it is nested too deeply") from error
-    return Experiment.from_dict({"name": path.stem} | value)
+    return from_dict(Experiment, {"name": path.stem, "datasets": [], "algorithms": []} | value)
 
 
 def store(experiment: Experiment) -> None:
     """Write experiment.json, so that a table knows which runs are missing.
 
-    An experiment may be run in parts: if the evaluations are the same, its datasets, algorithms and seeds are
-    added to the stored ones, and an algorithm has the number of steps it was last run with.
+    An experiment may be run in parts: if its evaluations are the same, the stored datasets, algorithms and
+    seeds are kept, and each algorithm has the number of steps that it was last run with.
     """
     if _merged(experiment) != _stored(experiment.name):
         with Lock([stored_path(experiment.name).parent], wait=True):
@@ -409,7 +368,7 @@ def _merged(experiment: Experiment) -> Experiment:
         experiment.protocol
     ):
         return experiment
-    # by name, since a file may have been moved
+    # by name, because a file may have been moved
     sources = dict(zip(before.dataset_names(), before.datasets, strict=True))
     sources |= zip(experiment.dataset_names(), experiment.datasets, strict=True)
     steps = {name: before.protocol_of(name).steps for name in before.algorithms}
@@ -429,7 +388,7 @@ def _stored(name: str) -> Experiment | None:
     for path in (stored_path(name), exported_path(name)):
         if path.exists():
             try:
-                return Experiment.from_dict(read_object(path))
+                return from_dict(Experiment, read_object(path))
             except UserError as error:
                 raise UserError(f"{path} is damaged: {error}; delete it and run {name} again") from error
     return None

@@ -1,9 +1,11 @@
-"""All runs of an experiment.
+"""Run the cells of an experiment on an engine.
 
 Finished runs are skipped, failed runs are tried again, and runs locked by another process are waited for.
 """
 
 import contextlib
+import importlib
+import importlib.util
 import math
 import signal
 import threading
@@ -12,30 +14,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from offline_gntd.errors import UserError
-from offline_gntd.experiments import definitions, planning, trackers
+from offline_gntd.errors import UserError, unknown
+from offline_gntd.experiments import definitions, planning
 from offline_gntd.experiments.definitions import Cell, Experiment
-from offline_gntd.experiments.display import Display, open_display
-from offline_gntd.experiments.engines import Engine, open_engine, require_engine
-from offline_gntd.experiments.estimates import Forecast, Rates, known_rates, last_checkpoint
-from offline_gntd.experiments.job import JobResult, Options, Progress, log_path, record_lost_job
+from offline_gntd.experiments.job import Engine, JobResult, Options, Progress, log_path, record_lost_job
 from offline_gntd.experiments.lock import Watch
+from offline_gntd.experiments.planning import Rates, known_rates, last_checkpoint
+from offline_gntd.experiments.progress import Display, Forecast, open_display
 from offline_gntd.files import require_writable
 
 POLL_SECONDS = 0.5
 RETRIES = 2  # further attempts at a cell that failed
 DEFAULTS = Options()
+ENGINES = {"local": "Local", "ray": "Ray", "slurm": "Slurm"}  # class in the module engine_<name>
+EXTRAS = {"ray": "ray", "slurm": "submitit", "tensorboard": "tensorboard", "wandb": "wandb"}  # packages
 
 
 @dataclass
 class GridResult:
-    """What became of the cells of a grid."""
+    """The cells of a grid by what happened to them."""
 
     finished_before: list[Cell] = field(default_factory=list)
     stale: list[Cell] = field(default_factory=list)
     done: list[Cell] = field(default_factory=list)
-    diverged: list[Cell] = field(default_factory=list)  # in all their seeds
-    done_elsewhere: list[Cell] = field(default_factory=list)  # by another process, meanwhile
+    diverged: list[Cell] = field(default_factory=list)  # every seed diverged
+    done_elsewhere: list[Cell] = field(default_factory=list)  # by another process, since this grid started
     failed: list[Cell] = field(default_factory=list)
     stopped: str = ""  # the reason, if the grid was stopped
 
@@ -71,7 +74,7 @@ def run(
     result = GridResult(plan.finished, plan.stale)
     if not plan.todo:
         if definitions.stored_path(experiment.name).parent.exists() and not plan.stale:
-            definitions.store(experiment)  # a table then asks for these runs too
+            definitions.store(experiment)  # so that a table includes these runs
         return result
     require_writable(definitions.stored_path(experiment.name).parent)
     rates = known_rates()
@@ -91,13 +94,22 @@ def check(workers: int | None, options: Options, retries: int, engine_name: str)
         raise UserError(f"--retries must be at least 0, not {retries}")
     if options.checkpoint_seconds is not None and not options.checkpoint_seconds > 0:
         raise UserError(f"--checkpoint-seconds must be more than 0, not {options.checkpoint_seconds:g}")
-    trackers.require(options.trackers)
-    require_engine(engine_name)
+    if engine_name not in ENGINES:
+        raise unknown("engine", engine_name, ENGINES)
+    for extra in (engine_name, *options.trackers):
+        if extra in EXTRAS and importlib.util.find_spec(EXTRAS[extra]) is None:
+            raise UserError(f"{extra} is not installed; run: pip install 'offline_gntd[{extra}]'")
+
+
+def open_engine(name: str, workers: int | None, options: Options, **settings: Any) -> Engine:
+    """settings  those of the engine: `address` of Ray, `parameters` of Slurm"""
+    module = importlib.import_module(f"offline_gntd.experiments.engine_{name}")
+    return getattr(module, ENGINES[name])(workers, options, **settings)
 
 
 def ordered(cells: Sequence[Cell], rates: Rates) -> list[Cell]:
-    """Seed by seed, so that a grid stopped early leaves complete seeds; within a seed the longest runs first,
-    so that none is left alone at the end. Runs of unknown length come first of all."""
+    """The order in which cells are run: seed by seed, so that a stopped grid leaves complete seeds; within a
+    seed the longest first, so that none is left alone at the end. Cells of unknown length come first."""
 
     def key(cell: Cell) -> tuple[int, float]:
         seconds = rates.seconds(cell, last_checkpoint(cell))
@@ -142,6 +154,11 @@ class Grid:
 
     def _handle(self, result: JobResult) -> None:
         cell = result.cell
+        finished = {
+            "done": self.result.done,
+            "diverged": self.result.diverged,
+            "finished": self.result.done_elsewhere,
+        }
         if result.kind == "locked":
             self._wait_for(cell, Watch(cell.folders()))
             return
@@ -159,12 +176,8 @@ class Grid:
             self.display.line(f"failed: {cell}: {result.error.rstrip('.')}; see {log_path(cell)}")
         elif result.kind == "unwritable":
             self.stop(result.error)
-        elif result.kind == "done":
-            self.result.done.append(cell)
-        elif result.kind == "diverged":
-            self.result.diverged.append(cell)
-        elif result.kind == "finished":
-            self.result.done_elsewhere.append(cell)
+        elif result.kind in finished:
+            finished[result.kind].append(cell)
         self.pending.discard(cell)
         self.display.ended(result)
 
@@ -188,7 +201,7 @@ class Grid:
 
 @contextlib.contextmanager
 def _interrupts(grid: Grid) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM lets every run write its checkpoint and end; the second ends them now."""
+    """The first Ctrl-C or SIGTERM lets every run write its checkpoint and end; the second kills them."""
 
     def interrupt(number, frame):
         if grid.interrupted:

@@ -1,28 +1,29 @@
-"""One job: an attempt to run a cell, as every engine makes it.
+"""Jobs, the attempts to run a cell, and the interface of the engines that run them.
 
-The cell is locked, its state is read again, and it is run from its last checkpoint. The JobResult says what
+A job locks the cell, reads its state again, and runs it from its last checkpoint. The JobResult says what
 happened; errors are also recorded in the run's folder and in its log.
 """
 
 import contextlib
+import math
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from offline_gntd import extensions
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import planning, trackers
+from offline_gntd.experiments import planning
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.lock import Lock, Locked
-from offline_gntd.experiments.record import LOG, DamagedRun, Record, read_description
+from offline_gntd.experiments.record import LOG, DamagedRun, Record, Trackers, read_description
 from offline_gntd.experiments.run import Run, Stopped
-from offline_gntd.experiments.sources import DataSource
+from offline_gntd.experiments.training import DataSource
 from offline_gntd.files import Unwritable, home
 from offline_gntd.processes import prepare
 
@@ -31,7 +32,7 @@ REPORT_SECONDS = 0.5  # between two progress reports of a run
 
 @dataclass(frozen=True)
 class Options:
-    """How runs are run; no option changes their results."""
+    """How jobs are executed; no option changes a result."""
 
     device: str = "cpu"
     checkpoint_seconds: float | None = None  # None: a small share of the run's time
@@ -64,8 +65,28 @@ class JobResult:
     error: str = ""
 
 
+class Engine(Protocol):
+    """Runs a job for every submitted cell, in order, and reports its progress and its result.
+
+    If a job's process dies, its result is `lost`. Engines do not retry.
+    """
+
+    def __enter__(self) -> "Engine": ...
+
+    def __exit__(self, *exception: Any) -> None:
+        """End all jobs."""
+
+    def submit(self, cells: Sequence[Cell]) -> None: ...
+
+    def poll(self, seconds: float) -> Iterable[Progress | JobResult]:
+        """The events since the last call; waits for at most `seconds`."""
+
+    def stop(self) -> None:
+        """Ask every job to checkpoint and end; jobs that have not started end at once."""
+
+
 class Repeatable(Exception):
-    """An error of a user's algorithm before its first evaluation: another attempt would raise it again."""
+    """An error of a user's algorithm before its first evaluation, which another attempt would repeat."""
 
 
 def run_job(
@@ -100,7 +121,12 @@ def run_job(
 
 
 def _run(
-    cell: Cell, options: Options, report, stopping, sources: tuple[DataSource, ...] | None, lock: Lock
+    cell: Cell,
+    options: Options,
+    report: Callable[[Progress], None],
+    stopping: Callable[[], bool],
+    sources: tuple[DataSource, ...] | None,
+    lock: Lock,
 ) -> JobResult:
     prepare()
     sources = cell.sources() if sources is None else sources
@@ -112,7 +138,7 @@ def _run(
     def report_progress(step: int, score: float | None) -> None:
         nonlocal last_report
         if score is not None:
-            tracking.write(run.records)
+            trackers.write(run.records)
         if score is not None or time.monotonic() - last_report > REPORT_SECONDS:
             last_report = time.monotonic()
             report(Progress(cell, step, score))
@@ -121,7 +147,7 @@ def _run(
         lock.check()
         return stopping()
 
-    with trackers.open_trackers(options.trackers) as tracking:
+    with contextlib.closing(Trackers(options.trackers)) as trackers:
         try:
             run.execute(report_progress, stop, options.checkpoint_seconds)
         except (UserError, OSError, MemoryError, Locked, Stopped):
@@ -139,13 +165,27 @@ def _is_users(config: Any) -> bool:
     return source is not None and Path(source) in extensions.files()
 
 
+def at_most_every(seconds: float, check: Callable[[], bool]) -> Callable[[], bool]:
+    """A function that calls `check` at most once in this time, and returns False in between."""
+    last_check = -math.inf
+
+    def checked() -> bool:
+        nonlocal last_check
+        if time.monotonic() - last_check < seconds:
+            return False
+        last_check = time.monotonic()
+        return check()
+
+    return checked
+
+
 def log_path(cell: Cell) -> Path:
     """The log of a cell: in the folder of its first seed."""
     return cell.folder(cell.seeds[0]) / LOG
 
 
 def lost_job(cell: Cell, error: str, output: str = "") -> JobResult:
-    """The result of a job whose process is gone; `output` and `error` are added to its log."""
+    """The result of a job that lost its process; `output` and `error` are added to the log."""
     with contextlib.suppress(OSError), log_path(cell).open("a", encoding="utf-8") as file:
         file.write(f"{output}{error}\n")
     return JobResult(cell, "lost", error)

@@ -50,22 +50,18 @@ class Lock:
 
     def acquire(self) -> "Lock":
         try:
-            for folder in self.folders:
-                self.paths.append(self._acquire(folder))
+            while len(self.paths) < len(self.folders):
+                try:
+                    self.paths.append(_lock(self.folders[len(self.paths)]))
+                except Locked:
+                    if not self.wait:
+                        raise
+                    time.sleep(0.05)
         except BaseException:
             self.release()
             raise
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
         return self
-
-    def _acquire(self, folder: Path) -> Path:
-        while True:
-            try:
-                return _acquire(folder)
-            except Locked:
-                if not self.wait:
-                    raise
-                time.sleep(0.05)
 
     def release(self) -> None:
         self.released.set()
@@ -106,11 +102,9 @@ class Watch:
         owner, heartbeat = _read(path)
         if owner.get("machine") == machine():
             return _is_alive(owner)
-        now = time.monotonic()
-        seen, since = self.heartbeats.get(path, (heartbeat, now))
-        since = since if seen == heartbeat else now
-        self.heartbeats[path] = (heartbeat, since)
-        return now - since < TIMEOUT
+        if path not in self.heartbeats or self.heartbeats[path][0] != heartbeat:
+            self.heartbeats[path] = (heartbeat, time.monotonic())
+        return time.monotonic() - self.heartbeats[path][1] < TIMEOUT
 
 
 def owner(folder: Path) -> dict[str, Any] | None:
@@ -122,7 +116,8 @@ def owner(folder: Path) -> dict[str, Any] | None:
     return content | {"silent_seconds": max(0.0, time.time() - heartbeat / 1e9)}
 
 
-def _acquire(folder: Path) -> Path:
+def _lock(folder: Path) -> Path:
+    """Create the lock file of a folder without an owner or with a dead one; raise Locked for any other."""
     before = _newest(folder)
     if before is not None and not _is_dead(before):
         raise Locked
@@ -146,6 +141,7 @@ def _acquire(folder: Path) -> Path:
 
 
 def _is_dead(path: Path) -> bool:
+    """Whether the owner is gone; an owner on another machine is watched for up to TIMEOUT."""
     owner, heartbeat = _read(path)
     if owner.get("machine") == machine():
         return not _is_alive(owner)
@@ -177,20 +173,9 @@ def _read(path: Path) -> tuple[dict[str, Any], int | None]:
                 content = json.load(file)
             except (ValueError, RecursionError):
                 content = None
-            return (content if _is_owner(content) else {}), heartbeat
+            return (content if isinstance(content, dict) else {}), heartbeat
     except OSError:
         return {}, None
-
-
-def _is_owner(value: Any) -> bool:
-    """Whether a lock's content has the form of `_this_process`."""
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("machine"), str)
-        and type(value.get("process")) is int
-        and 0 < value["process"] < 2**31
-        and isinstance(value.get("born"), str | None)
-    )
 
 
 @functools.cache

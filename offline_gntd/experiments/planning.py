@@ -1,19 +1,31 @@
-"""Which cells of a grid are finished, stale or to be run, and how long the rest would take."""
+"""Which cells of a grid are finished, stale or to be run, and how long they take.
 
+The time comes from the most similar runs in results/ or, before there are any, from a short measurement.
+"""
+
+import contextlib
+import dataclasses
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from offline_gntd import versions
+from offline_gntd import processes, versions
 from offline_gntd.configuration import from_dict
 from offline_gntd.datasets import DatasetNotFound
 from offline_gntd.errors import UserError
+from offline_gntd.evaluation import Evaluator
 from offline_gntd.experiments import results
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol, settings_hash
-from offline_gntd.experiments.estimates import Rates, known_rates, last_checkpoint
-from offline_gntd.experiments.record import FINISHED, DamagedRun, read_description
-from offline_gntd.experiments.sources import DataSource, check_compatible
-from offline_gntd.files import duration
+from offline_gntd.experiments.record import FINISHED, DamagedRun, Record, last_evaluation, read_description
+from offline_gntd.experiments.training import DataSource, Training, check_compatible
+from offline_gntd.files import duration, home
+
+MEASURED_UPDATES = 60  # at most, after WARM_UP_UPDATES
+MEASURED_SECONDS = 1.0
+WARM_UP_UPDATES = 3
 
 
 @dataclass
@@ -37,13 +49,11 @@ def plan(experiment: Experiment, rerun_stale: bool = False) -> Plan:
             plan.sources[cell.source, cell.seeds] = cell.sources()
         except DatasetNotFound as error:
             not_found[cell.source] = error  # the error of the highest seeds names the full command
-    exported = results.read_exported(experiment.name)
-    runs = exported.runs.to_dict("records") if exported else []
-    exported_runs = {(run["dataset"], run["algorithm"], run["seed"]): run for run in runs}
+    exported = results.exported_runs(experiment.name)
     for cell in cells:
         sources = plan.sources.get((cell.source, cell.seeds), ())
         try:
-            cell_state = state(cell, [source.sha256 for source in sources], exported_runs)
+            cell_state = state(cell, [source.sha256 for source in sources], exported)
         except DamagedRun:
             cell_state = "missing"  # its job fails with the reason, and the others are run
         if cell_state == "finished":
@@ -59,16 +69,15 @@ def plan(experiment: Experiment, rerun_stale: bool = False) -> Plan:
     return plan
 
 
-def state(
-    cell: Cell, dataset_sha256s: list[str | None], exported_runs: dict[tuple, dict] | None = None
-) -> str:
-    """finished | stale | missing, by the run's folder, or by the exported run if it has no folder.
+def state(cell: Cell, dataset_sha256s: list[str | None], exported: dict[tuple, dict] | None = None) -> str:
+    """finished | stale | missing, by the run folders, or by the exported runs where there is no folder.
 
     A finished run with fewer steps than the cell is missing if it can be continued. Raises DamagedRun if
     run.json contradicts itself.
 
     dataset_sha256s  one per seed; None for an environment. Empty if the data is not on this machine: then the
                      hashes are not compared
+    exported         runs by (dataset, algorithm, seed)
     """
     states = set()
     for seed, dataset_sha256 in zip(cell.seeds, dataset_sha256s or [None] * len(cell.seeds), strict=True):
@@ -77,10 +86,10 @@ def state(
             if not _matches(run, cell, dataset_sha256):
                 states.add("stale")
                 continue
-            _check_consistent(run, cell, cell.folder(seed))
+            _check_consistent(run, cell, seed)
             states.add("finished" if _steps(run) == cell.protocol.steps else _state_if_continued(run, cell))
         else:
-            run = (exported_runs or {}).get((cell.dataset, cell.algorithm, seed), {})
+            run = (exported or {}).get((cell.dataset, cell.algorithm, seed), {})
             same = run and _matches(run, cell, dataset_sha256) and _steps(run) == cell.protocol.steps
             states.add("finished" if same else "missing")
     return next(state for state in ("missing", "stale", "finished") if state in states)
@@ -101,15 +110,15 @@ def _state_if_continued(run: dict[str, Any], cell: Cell) -> str:
     return "missing" if shorter and resumable else "stale"
 
 
-def _check_consistent(run: dict[str, Any], cell: Cell, folder: Path) -> None:
+def _check_consistent(run: dict[str, Any], cell: Cell, seed: int) -> None:
     """Raise DamagedRun unless a run's settings are those that its hash was computed from."""
     try:
         config = from_dict(type(cell.config), run["config"])
         same = settings_hash(config, Protocol(**run["protocol"]), run["stack"]) == run["config_hash"]
     except (UserError, TypeError, ValueError, AttributeError) as error:
-        raise DamagedRun(folder, f"the settings in run.json are not valid: {error}") from error
+        raise DamagedRun(cell.folder(seed), f"the settings in run.json are not valid: {error}") from error
     if not same:
-        raise DamagedRun(folder, "the settings in run.json do not have its 'config_hash'")
+        raise DamagedRun(cell.folder(seed), "the settings in run.json do not have its 'config_hash'")
 
 
 def is_finished(cell: Cell) -> bool:
@@ -123,6 +132,120 @@ def is_finished(cell: Cell) -> bool:
 def is_diverged(cell: Cell) -> bool:
     """Whether every run of a cell diverged, by the run folders."""
     return all((read_description(folder) or {}).get("status") == "diverged" for folder in cell.folders())
+
+
+def last_checkpoint(cell: Cell) -> int:
+    """The step from which a cell would resume; 0 without a checkpoint of all its seeds."""
+    return max(set.intersection(*(Record(folder).checkpoint_steps() for folder in cell.folders())), default=0)
+
+
+# ---- time estimates ----
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The time of one process, which trains all seeds of a cell."""
+
+    seconds_per_update: float
+    seconds_per_episode: float  # one episode of every seed
+
+    def seconds(self, cell: Cell, start: int = 0) -> float:
+        """The time from step `start` to the end of a cell."""
+        protocol = cell.protocol
+        evaluations = -(-protocol.steps // protocol.evaluate_every) - start // protocol.evaluate_every
+        episodes = evaluations * protocol.evaluate_episodes
+        return (protocol.steps - start) * self.seconds_per_update + episodes * self.seconds_per_episode
+
+
+class Rates:
+    """Rates by algorithm, dataset and number of seeds per process, see `_keys`."""
+
+    def __init__(self, rates: dict[tuple, list[Rate]]):
+        self.rates = rates
+
+    def of(self, cell: Cell) -> Rate | None:
+        """The median rate of the most similar runs; None if there are none."""
+        for key in _keys(cell.algorithm, cell.dataset, len(cell.seeds)):
+            if rates := self.rates.get(key):
+                return Rate(
+                    statistics.median(rate.seconds_per_update for rate in rates),
+                    statistics.median(rate.seconds_per_episode for rate in rates),
+                )
+        return None
+
+    def seconds(self, cell: Cell, start: int = 0) -> float | None:
+        rate = self.of(cell)
+        return rate.seconds(cell, start) if rate else None
+
+    def with_measured(self, plan: Plan) -> "Rates":
+        """These rates and, for the cells without one, rates measured now, one per algorithm and task."""
+        rates, measured = dict(self.rates), {}
+        for cell in plan.todo:
+            sources = plan.sources.get((cell.source, cell.seeds))
+            if not sources or self.of(cell):
+                continue
+            key = (cell.algorithm, sources[0].task.env_id, len(cell.seeds))
+            if key not in measured:
+                measured[key] = measure(cell, sources)
+            if rate := measured[key]:
+                rates[cell.algorithm, cell.dataset, len(cell.seeds)] = [rate]
+        return Rates(rates)
+
+
+def _keys(algorithm: str, dataset: str, seeds: int) -> list[tuple]:
+    """From the most similar runs to the least: the preset's rate stands in for that of its variants."""
+    preset = algorithm.partition("@")[0]
+    return [(algorithm, dataset, seeds), (algorithm, seeds), (preset, dataset, seeds), (preset, seeds)]
+
+
+def measure(cell: Cell, sources: Sequence[DataSource]) -> Rate | None:
+    """Train for about a second and evaluate one episode; None if that fails, as the run itself would."""
+    processes.prepare()
+    config = cell.config
+    if hasattr(config, "random_steps"):  # these have no update
+        config = dataclasses.replace(config, random_steps=0)
+    try:
+        with (
+            contextlib.closing(Training(config, sources, cell.seeds)) as training,
+            contextlib.closing(Evaluator(training.task, cell.seeds, episodes=1)) as evaluator,
+        ):
+            training.train(WARM_UP_UPDATES)
+            start, deadline = time.perf_counter(), time.perf_counter() + MEASURED_SECONDS
+            while training.step < WARM_UP_UPDATES + MEASURED_UPDATES and time.perf_counter() < deadline:
+                training.train(training.step + 1)
+            per_update = (time.perf_counter() - start) / (training.step - WARM_UP_UPDATES)
+            start = time.perf_counter()
+            evaluator.returns(training.act, 0)
+            return Rate(per_update, time.perf_counter() - start)
+    except Exception:
+        return None
+
+
+def known_rates() -> Rates:
+    """The rates of all run folders and all exported results."""
+    runs: list[dict[str, Any]] = []
+    folder = home() / "results"
+    for path in folder.glob("*/*/*/seed-*/run.json"):
+        with contextlib.suppress(UserError):  # a damaged run has no rate
+            run, last = read_description(path.parent) or {}, last_evaluation(path.parent)
+            if (
+                "config_hash" in run
+            ):  # a run that is not finished has the steps and times of its last evaluation
+                runs.append(run | ({"steps": last["step"]} | last if last else {}))
+    for path in folder.glob("*.runs.csv"):
+        runs += results.exported_runs(path.name.removesuffix(".runs.csv")).values()
+    rates: dict[tuple, list[Rate]] = defaultdict(list)
+    for run in runs:
+        if run.get("steps") and run.get("training_seconds"):
+            for key in _keys(run["algorithm"], run["dataset"], run["stack"]):
+                rates[key].append(_rate(run))
+    return Rates(rates)
+
+
+def _rate(run: dict[str, Any]) -> Rate:
+    protocol = run["protocol"]
+    episodes = -(-run["steps"] // protocol["evaluate_every"]) * protocol["evaluate_episodes"]
+    return Rate(run["training_seconds"] / run["steps"], run["evaluation_seconds"] / episodes)
 
 
 @dataclass(frozen=True)
@@ -146,19 +269,20 @@ class Preview:
         return max(ends)
 
     def text(self) -> str:
-        lines = [self._line(cell) for cell in self.plan.todo]
+        lines = []
+        for cell in self.plan.todo:
+            step, seconds = last_checkpoint(cell), self.seconds[cell]
+            resumed = f", from step {step:,}" if step else ""
+            lines.append(
+                f"to run    {cell}: {'no estimate' if seconds is None else duration(seconds)}{resumed}"
+            )
         lines += [f"finished  {cell}" for cell in self.plan.finished]
         lines += [
-            f"stale     {cell}: finished with other settings or data; --rerun-stale runs it again"
+            f"stale     {cell}: finished with other settings, data or steps; --rerun-stale runs it again"
             for cell in self.plan.stale
         ]
         lines += [f"missing   {error}" for error in self.plan.missing.values()]
         return "\n".join([*lines, self._summary()])
-
-    def _line(self, cell: Cell) -> str:
-        step = last_checkpoint(cell)
-        resumed = f", from step {step:,}" if step else ""
-        return f"to run    {cell}: {duration(self.seconds[cell])}{resumed}"
 
     def _summary(self) -> str:
         count = len(self.plan.todo)
@@ -177,10 +301,6 @@ def preview(experiment: Experiment, workers: int, rerun_stale: bool = False, mea
     """A plan with times; with `measure`, rates that no earlier run gives are measured now."""
     experiment_plan, rates = plan(experiment, rerun_stale), known_rates()
     if measure:
-        rates = rates.with_measured(experiment_plan.todo, experiment_plan.sources)
-    seconds = {cell: _seconds(cell, rates) for cell in experiment_plan.todo}
+        rates = rates.with_measured(experiment_plan)
+    seconds = {cell: rates.seconds(cell, last_checkpoint(cell)) for cell in experiment_plan.todo}
     return Preview(experiment_plan, workers, seconds)
-
-
-def _seconds(cell: Cell, rates: Rates) -> float | None:
-    return rates.seconds(cell, last_checkpoint(cell))

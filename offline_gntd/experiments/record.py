@@ -1,15 +1,29 @@
-"""A run on disk: run.json, scores.csv, metrics.csv and its last checkpoint, each written whole; a log."""
+"""A run on disk: run.json, scores.csv, metrics.csv, the last checkpoint and a log; and its external trackers.
+
+Every file is written under a temporary name and renamed. TensorBoard and Weights & Biases get the rows of the
+CSV files too. A resumed run logs the rows after its checkpoint again; they replace the earlier ones.
+"""
 
 import csv
 import io
+import itertools
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from offline_gntd import tensors
+from offline_gntd.configuration import digest
 from offline_gntd.errors import UserError
-from offline_gntd.files import read_json, remove, write_json, write_text
+from offline_gntd.files import (
+    Unreadable,
+    load_tensors,
+    read_json,
+    remove,
+    save_tensors,
+    write_json,
+    write_text,
+)
 
 REMEDY = "delete its folder to run it again"
 FINISHED = ("done", "diverged")  # a diverged run is a result
@@ -63,13 +77,13 @@ class Record:
             "description": self.description,
             "timing": timing,
         }
-        tensors.save(self._checkpoint(step), content)
+        save_tensors(self._checkpoint(step), content)
 
     def load(self, step: int) -> dict[str, Any]:
         """The checkpoint of a step, with the keys that `save` writes."""
-        content = tensors.load(self._checkpoint(step))
+        content = load_tensors(self._checkpoint(step))
         if not isinstance(content, dict) or content.get("step") != step:
-            raise tensors.Unreadable(f"{self._checkpoint(step)} is not the checkpoint of step {step}")
+            raise Unreadable(f"{self._checkpoint(step)} is not the checkpoint of step {step}")
         return content
 
     def last_checkpoint(self) -> int:
@@ -95,12 +109,9 @@ class DamagedRun(UserError):
 
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object; raises UserError for anything else."""
-    try:
-        value = read_json(path)
-    except RecursionError as error:
-        raise UserError(f"cannot read {path}: it is nested too deeply") from error
+    value = read_json(path)
     if not isinstance(value, dict):
-        raise UserError(f"cannot read {path}: it holds no JSON object")
+        raise UserError(f"cannot read {path}: it does not contain a JSON object")
     return value
 
 
@@ -183,3 +194,79 @@ def to_csv(rows: list[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+# ---- TensorBoard and Weights & Biases ----
+
+NOT_TRACKED = ("step", "returns")
+
+
+class TensorBoard:
+    """tensorboard --logdir results/EXPERIMENT: event files in the run's folder."""
+
+    def __init__(self, record: Record, step: int):
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(record.folder / "tensorboard"), purge_step=step)
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandB:
+    """Project offline_gntd, one group per experiment; with WANDB_MODE=offline, files in the run's folder."""
+
+    def __init__(self, record: Record, step: int):
+        import wandb
+
+        run = record.description
+        # a run and its resumption have the same id, a run that replaces it has another
+        keys = ("experiment", "dataset", "algorithm", "seed", "config_hash", "dataset_sha256", "started")
+        self.run = wandb.init(
+            project="offline_gntd",
+            group=run["experiment"],
+            name=f"{run['dataset']} {run['algorithm']} seed-{run['seed']}",
+            id=digest({key: run[key] for key in keys}),
+            resume="allow",
+            dir=str(record.folder),
+            config=run["config"] | {"protocol": run["protocol"], "seed": run["seed"]},
+            reinit="create_new",
+            settings=wandb.Settings(silent=True),
+        )
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=step)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class Trackers:
+    """The trackers of a group of runs; each is opened at its first evaluation."""
+
+    kinds: ClassVar[dict[str, type[TensorBoard | WandB]]] = {"tensorboard": TensorBoard, "wandb": WandB}
+
+    def __init__(self, names: Sequence[str]):
+        self.names = names
+        self.open: dict[tuple[str, Path], TensorBoard | WandB] = {}
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Log the last evaluation of every run."""
+        for name, record in itertools.product(self.names, records):
+            if not record.scores or record.diverged:
+                continue
+            row = record.scores[-1] | record.metrics[-1]
+            key = (name, record.folder)
+            if key not in self.open:
+                self.open[key] = self.kinds[name](record, row["step"])
+            values = {column: value for column, value in row.items() if column not in NOT_TRACKED}
+            self.open[key].write(row["step"], values)
+
+    def close(self) -> None:
+        for tracker in self.open.values():
+            tracker.close()

@@ -19,8 +19,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions
 from offline_gntd.experiments.definitions import Experiment
 from offline_gntd.experiments.record import FINISHED, DamagedRun, Record, read_description, to_csv
-from offline_gntd.files import home, write_json, write_text
-from offline_gntd.tensors import Unreadable
+from offline_gntd.files import Unreadable, home, write_json, write_text
 
 KEY = ["dataset", "algorithm", "seed"]
 NESTED = ["config", "protocol", "task", "versions", "machine", "resumed_at"]  # JSON in a CSV cell
@@ -134,6 +133,13 @@ def read_exported(experiment: str) -> Results | None:
             f"cannot read the exported results of {experiment}: {error}; restore "
             f"{exported_path(experiment)} and {exported_path(experiment, '.runs')}"
         ) from error
+
+
+def exported_runs(experiment: str) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """The exported runs of an experiment by dataset, algorithm and seed; empty if nothing was exported."""
+    exported = read_exported(experiment)
+    rows = exported.runs.to_dict("records") if exported else []
+    return {(run["dataset"], run["algorithm"], run["seed"]): run for run in rows}
 
 
 def export(experiment: Experiment) -> list[Path]:

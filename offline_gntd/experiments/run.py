@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,10 +27,9 @@ from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator
 from offline_gntd.experiments.definitions import Cell, Protocol, settings_hash
 from offline_gntd.experiments.record import Record, read_description
-from offline_gntd.experiments.sources import DataSource, is_family
-from offline_gntd.experiments.training import Training, restore_agent
+from offline_gntd.experiments.training import DataSource, Training, is_family, restore_agent
+from offline_gntd.files import Unreadable
 from offline_gntd.tasks import Task
-from offline_gntd.tensors import Unreadable
 
 LARGEST_VALUE = 1e6  # a run whose |Q| exceeds this has diverged
 STOP_CHECK = 16  # updates between checks for a stop request or a due checkpoint
@@ -55,7 +55,7 @@ class Run:
         self.timing = dict.fromkeys(TIMING, 0.0)
         self._timed = (0.0, 0.0)  # seconds of curvature and of training at the last evaluation
         self.evaluated = False  # since this process started it
-        self._checked = False  # whether the agent's state was found to be restorable
+        self._checked = False  # whether `check_restorable` was called
 
     def execute(
         self,
@@ -70,44 +70,36 @@ class Run:
         checkpoint_seconds  between checkpoints; None limits them to a small share of the run's time
         """
         try:
-            self._execute(report, stopping, checkpoint_seconds)
+            verify(self.sources)
+            self._start()
+            last_checkpoint = time.monotonic()
+            while self.step < self.cell.protocol.steps and not all(run.diverged for run in self.records):
+                self._train(self._pause_at())
+                report(self.step, self._evaluate() if self._evaluation_due(self.step) else None)
+                if stopping():
+                    self.save()
+                    for record in self.records:
+                        record.describe(status="stopped")
+                    raise Stopped
+                if checkpoint_seconds is None:
+                    period = max(SHORTEST_PERIOD, self.save_seconds / CHECKPOINT_SHARE)
+                else:
+                    period = checkpoint_seconds
+                if time.monotonic() - last_checkpoint > period:
+                    self.save()
+                    last_checkpoint = time.monotonic()
+            verify(self.sources)  # before the results claim this sha256
+            self.save()
+            for record in self.records:
+                status = "diverged" if record.diverged else "done"
+                record.describe(status=status, finished=_now(), steps=self.step, **self.timing)
         finally:
             self.evaluator.close()
             self.training.close()
 
-    def _execute(
-        self,
-        report: Callable[[int, float | None], None],
-        stopping: Callable[[], bool],
-        checkpoint_seconds: float | None,
-    ) -> None:
-        verify(self.sources)
-        self._start()
-        last_checkpoint = time.monotonic()
-        while self.step < self.cell.protocol.steps and not all(record.diverged for record in self.records):
-            self._train(self._pause_at())
-            report(self.step, self._evaluate() if self._evaluation_due(self.step) else None)
-            if stopping():
-                self.save()
-                for record in self.records:
-                    record.describe(status="stopped")
-                raise Stopped
-            period = self._checkpoint_period() if checkpoint_seconds is None else checkpoint_seconds
-            if time.monotonic() - last_checkpoint > period:
-                self.save()
-                last_checkpoint = time.monotonic()
-        verify(self.sources)  # before the results claim this sha256
-        self.save()
-        for record in self.records:
-            status = "diverged" if record.diverged else "done"
-            record.describe(status=status, finished=_now(), steps=self.step, **self.timing)
-
     @property
     def step(self) -> int:
         return self.training.step
-
-    def _checkpoint_period(self) -> float:
-        return max(SHORTEST_PERIOD, self.save_seconds / CHECKPOINT_SHARE)
 
     def _pause_at(self) -> int:
         """The next step at which to evaluate, or to check for a stop request or a due checkpoint."""
@@ -288,33 +280,27 @@ class StoredEvaluation:
 
 
 def evaluate_stored(folder: Path, episodes: int | None = None) -> StoredEvaluation:
-    """Evaluate the policy of a run's last checkpoint; with the run's number of episodes, as the run did."""
+    """Evaluate the policy of a run's last checkpoint; needs no dataset.
+
+    episodes  default: the run's number; then the score equals the logged one
+
+    Raises UserError if there is no checkpoint or if the algorithm's settings have changed since the run.
+    """
     if episodes is not None and not 1 <= episodes <= 100_000:
         raise UserError(f"--episodes must be at least 1 and at most 100,000, not {episodes}")
     record = Record(folder)
-    agent, task, step = _stored_agent(record)
-    run = record.description
-    logged_episodes = run["protocol"]["evaluate_episodes"]
-    evaluator = Evaluator(task, [run["seed"]] * run["stack"], episodes or logged_episodes)
-    returns = evaluator.returns(agent.act, step)[0]
-    evaluator.close()
-    logged = [row["score"] for row in record.scores if row["step"] == step]
-    comparable = logged and episodes in (None, logged_episodes)
-    score = task.score(float(returns.mean()))
-    return StoredEvaluation(step, returns, score, logged[0] if comparable else None)
-
-
-def _stored_agent(record: Record) -> tuple[Any, Task, int]:
-    """The agent of a record's last checkpoint, its task and the step; needs no dataset."""
     step = record.last_checkpoint()
     content = record.load(step)
-    run = record.description = content["description"]
-    record.scores = content["scores"]
-    config = configured(run["algorithm"], run["protocol"]["steps"])
-    if settings_hash(config, Protocol(**run["protocol"]), run["stack"]) != run["config_hash"]:
-        raise UserError(f"the settings of {run['algorithm']} have changed since {record.folder} was run")
+    run, protocol = content["description"], Protocol(**content["description"]["protocol"])
+    config, task, stack = configured(run["algorithm"], protocol.steps), Task(**run["task"]), run["stack"]
+    if settings_hash(config, protocol, stack) != run["config_hash"]:
+        raise UserError(f"the settings of {run['algorithm']} have changed since {folder} was run")
     # as many networks as in the run: the rounding of a batched product depends on their number
-    task = Task(**run["task"])
-    agent = config.agent(task, [torch.Generator() for _ in range(run["stack"])])
-    restore_agent(agent, [content["state"]["agent"]] * run["stack"])
-    return agent, task, step
+    agent = config.agent(task, [torch.Generator() for _ in range(stack)])
+    restore_agent(agent, [content["state"]["agent"]] * stack)
+    with closing(Evaluator(task, [run["seed"]] * stack, episodes or protocol.evaluate_episodes)) as evaluator:
+        returns = evaluator.returns(agent.act, step)[0]
+    logged = [row["score"] for row in content["scores"] if row["step"] == step]
+    comparable = logged and len(returns) == protocol.evaluate_episodes
+    score = task.score(float(returns.mean()))
+    return StoredEvaluation(step, returns, score, logged[0] if comparable else None)

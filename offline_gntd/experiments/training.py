@@ -1,21 +1,29 @@
-"""Training: the agents of a group of seeds, the batches they learn from, and the one training loop.
+"""The data of a run, the batches drawn from it, and the training loop.
 
-Batches are drawn from datasets (ReplayBatches) or collected online by the policy that learns (OnlineBatches).
+Each seed has a dataset (ReplayBatches) or, for an online algorithm, an environment in which the policy that
+learns collects its data (OnlineBatches).
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
+from offline_gntd.algorithms.agent import Statistics, check_actions
 from offline_gntd.collection.online import OnlineBatches, OnlineSettings
-from offline_gntd.datasets import Dataset, OnlineEnv
-from offline_gntd.experiments.sources import DataSource
-from offline_gntd.nn.normaliser import Statistics
-from offline_gntd.tensors import Unreadable
+from offline_gntd.datasets import Dataset, DatasetNotFound, OnlineEnv, built_datasets, load
+from offline_gntd.datasets.catalogue import SEED, results_name
+from offline_gntd.errors import UserError
+from offline_gntd.evaluation import make, task_of
+from offline_gntd.files import Unreadable
 from offline_gntd.transitions import Sampler, Transitions, from_rows
+
+DataSource = Dataset | OnlineEnv
+ACTION_TOLERANCE = 1e-3  # stored actions may exceed [−1, 1] by this, because of rounding
 
 State = dict[str, dict[str, Tensor]]  # of one seed: agent, batches, generator
 
@@ -25,7 +33,7 @@ class StateMismatch(Unreadable):
 
 
 class Training:
-    """Everything that the next update depends on. The seeds never influence each other."""
+    """The agent, the batches and the generators of a group of seeds, which do not influence each other."""
 
     def __init__(self, config: Any, sources: Sequence[DataSource], seeds: Sequence[int], device: str = "cpu"):
         """sources  one per seed: all datasets, or all the same environment"""
@@ -132,7 +140,7 @@ class ReplayBatches:
         distinct = list({id(dataset): dataset for dataset in datasets}.values())
         rows = [_rows(dataset, timeouts_terminal, scale_rewards) for dataset in distinct]
         self.rows = (rows[0] if len(rows) == 1 else torch.cat(rows)).to(generators[0].device)
-        ends = torch.tensor([len(each) for each in rows]).cumsum(0).tolist()
+        ends = np.cumsum([len(part) for part in rows]).tolist()
         ranges = {id(dataset): (end - len(dataset), end) for dataset, end in zip(distinct, ends, strict=True)}
         self.ranges = [ranges[id(dataset)] for dataset in datasets]
         self.sampler = Sampler(task, batch_size, generators)
@@ -191,3 +199,102 @@ def batches_of(
     timeouts_terminal = getattr(config, "timeouts_terminal", False)
     scale_rewards = getattr(config, "scale_rewards", False)
     return ReplayBatches(datasets, config.batch_size, generators, timeouts_terminal, scale_rewards)
+
+
+# ---- from names to data ----
+
+
+def is_family(source: str) -> bool:
+    """Whether each seed has a different dataset: cartpole-replay, or a name or path with {seed} in it."""
+    return source in built_datasets.FAMILIES or SEED in source
+
+
+def is_online(config: Any) -> bool:
+    """Whether an algorithm learns in an environment and needs no dataset."""
+    return getattr(config, "online", False)
+
+
+def sources_of(source: str, config: Any, seeds: Sequence[int]) -> tuple[DataSource, ...]:
+    """One source per seed; the same object where seeds share their data.
+
+    source  the name or path of a dataset or of a family; the id of an environment if the algorithm is online
+
+    Raises DatasetNotFound if a known dataset is not on this machine, and UserError for an unknown name.
+    """
+    if is_online(config):
+        return (_online_env(source, config),) * len(seeds)
+    if not is_family(source):
+        return (_dataset(source, config),) * len(seeds)
+    names = [built_datasets.member(source, seed).replace(SEED, str(seed)) for seed in seeds]
+    try:
+        sources = tuple(_dataset(name, config) for name in names)
+    except DatasetNotFound as error:
+        if source not in built_datasets.FAMILIES:
+            raise
+        command = f"offline-gntd datasets build {source} --seeds {max(seeds) + 1}"
+        raise DatasetNotFound(f"{source} is not built for every seed; build it with: {command}") from error
+    for other in sources[1:]:
+        if other.task != sources[0].task:
+            raise UserError(
+                f"the datasets of a family must have one task: {sources[0].name} has "
+                f"{sources[0].task.env_id}, {other.name} has {other.task.env_id}"
+            )
+    return sources
+
+
+def _dataset(name: str, config: Any) -> Dataset:
+    try:
+        return load(name)
+    except DatasetNotFound:
+        raise
+    except UserError as error:
+        if _why_no_environment(name):
+            raise
+        raise UserError(
+            f"{name} is an environment, and {type(config).__name__} learns from a dataset; "
+            "see: offline-gntd datasets list"
+        ) from error
+
+
+def _online_env(source: str, config: Any) -> OnlineEnv:
+    if reason := _why_no_environment(source):
+        raise UserError(
+            f"{type(config).__name__} learns in an environment such as Hopper-v4, not from {source!r}: "
+            f"{reason}"
+        )
+    return OnlineEnv(name=results_name(source), task=task_of(source), origin="online", source=source)
+
+
+def _why_no_environment(name: str) -> str:
+    """Why gymnasium has no environment of this name; empty if it has one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # out-of-date versions are chosen on purpose
+            gymnasium.spec(name)
+    except (gymnasium.error.Error, ImportError) as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def check_compatible(config: Any, source: DataSource) -> None:
+    """Raise UserError unless the algorithm can learn from the source: the actions must be of its kind and,
+    if continuous, in the policies' range [−1, 1]."""
+    check_actions(config, source.task)
+    if source.task.discrete:
+        return
+    environment = make(source.task.env_id, **source.task.env_options)
+    space = environment.action_space
+    environment.close()
+    assert isinstance(space, gymnasium.spaces.Box)  # a continuous task has no other
+    if np.abs(space.high - 1).max() + np.abs(space.low + 1).max() > 0:
+        raise UserError(
+            f"{source.task.env_id} takes actions from {np.min(space.low):g} to {np.max(space.high):g}; "
+            "the algorithms for continuous actions act from −1 to 1"
+        )
+    if isinstance(source, Dataset):
+        largest = float(source.transitions.action.abs().max())
+        if largest > 1 + ACTION_TOLERANCE:
+            raise UserError(
+                f"the actions of {source.name} reach {largest:g}, beyond the range of {source.task.env_id}, "
+                f"−1 to 1; see: offline-gntd datasets check {source.source}"
+            )

@@ -1,6 +1,7 @@
-"""Policies as stacks of networks: deterministic or Gaussian, squashed by tanh into [−1, 1]."""
+"""Policies as stacks of networks, deterministic or Gaussian, squashed by tanh into [−1, 1]; random draws."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -68,3 +69,19 @@ class Gaussian(NamedTuple):
 
     def _output_grad(self, grad_mean: Tensor, grad_log_std: Tensor) -> Tensor:
         return torch.cat([grad_mean, grad_log_std * self.in_range], -1)
+
+
+def normal(generators: Sequence[torch.Generator], *shape: int, std: float = 1.0) -> Tensor:
+    """Normal draws of mean 0 [seeds, *shape], each seed's from its generator."""
+    draws = torch.empty(len(generators), *shape, device=generators[0].device)
+    for draw, generator in zip(draws, generators, strict=True):
+        draw.normal_(0, std, generator=generator)
+    return draws
+
+
+def uniform(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
+    """Uniform draws in [−1, 1], the range of actions: [seeds, *shape]."""
+    draws = torch.empty(len(generators), *shape, device=generators[0].device)
+    for draw, generator in zip(draws, generators, strict=True):
+        draw.uniform_(-1, 1, generator=generator)
+    return draws

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offline_gntd.errors import unknown
-
 STATES, ACTIONS = 8, 2
 
 
@@ -61,8 +59,6 @@ class Chains:
 
 def chains(problem: str, rngs: Sequence[np.random.Generator], discount: float) -> Chains:
     """One chain per generator: `random`, or `chain`, where the seeds differ only in their rewards."""
-    if problem not in PROBLEMS:
-        raise unknown("problem", problem, PROBLEMS)
     processes = [PROBLEMS[problem](rng) for rng in rngs]
     transition = np.stack([_pair_transition(moves, policy) for moves, policy in processes])
     reward = np.stack([rng.uniform(-1, 1, STATES * ACTIONS) for rng in rngs])
@@ -137,8 +133,6 @@ SETTINGS = {"linear": 6, "relu": 6, "smooth": 3}  # the paper's three function c
 
 def approximation(setting: str, pairs: int, width: int, rngs: Sequence[np.random.Generator]) -> Approximation:
     """A function class with random features, ‖φ(s, a)‖ ≤ 1; = 1 for networks, so that no two are parallel."""
-    if setting not in SETTINGS:
-        raise unknown("setting", setting, SETTINGS)
     features = _normal(rngs, pairs, SETTINGS[setting])
     if setting == "linear":
         return Linear(features / features.norm(dim=-1).amax(-1)[:, None, None])

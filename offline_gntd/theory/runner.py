@@ -22,8 +22,7 @@ from offline_gntd import processes, versions
 from offline_gntd.configuration import digest, to_dict
 from offline_gntd.errors import UserError
 from offline_gntd.files import home, read_json, require_writable, write_json, write_text
-from offline_gntd.theory.directions import Comparison
-from offline_gntd.theory.policy_evaluation import Trial
+from offline_gntd.theory.measurements import Comparison, Trial
 from offline_gntd.theory.problems import PROBLEMS, SETTINGS
 
 NAME = "theory"

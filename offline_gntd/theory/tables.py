@@ -1,6 +1,12 @@
-"""The table of predictions and measurements: one row per setting and quantity."""
+"""The theorems' predictions, and the table that compares them with the measurements.
+
+Predictions are for ε = ‖Q − Q^π‖²_μ: its rate, the exponents of its floor, the samples needed. The theorems
+bound √ε, so a bound of order N^(−1/2) is the exponent −1 of ε. All are upper bounds: a measurement may be
+better.
+"""
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -9,19 +15,46 @@ import pandas as pd
 from offline_gntd.analysis.statistics import Estimate, interval
 from offline_gntd.analysis.table import Cell, Table, minus
 from offline_gntd.theory import runner
-from offline_gntd.theory.directions import Comparison
-from offline_gntd.theory.policy_evaluation import STEP, Trial
+from offline_gntd.theory.measurements import STEP, Comparison, Trial
 from offline_gntd.theory.problems import ACTIONS, PROBLEMS, STATES
 from offline_gntd.theory.runner import Measurement
-from offline_gntd.theory.theorems import THEOREMS, linear_rate, rate
 
-NAME = runner.NAME
 METHODS = {"gntd": "GNTD", "td": "TD"}
 ROUNDING = 1e-18  # share of the first error below which an error is rounding
 LEVELS = 8  # values of ε for which samples are counted
 USUAL = Trial("linear")  # the settings that a sweep does not change
 DRAWS = 1_000  # bootstrap resamples of the seeds
-AFTER = f"K = {runner.SHORT}"
+
+
+@dataclass(frozen=True)
+class Theorem:
+    name: str
+    samples: float = -1.0  # exponent of the floor in N
+    damping: float = 2.0  # in ω
+    step: float | None = None  # in β; None: the bound does not depend on β
+    width: float | None = None  # in m
+    complexity: float = -1.0  # exponent of the samples needed, in ε
+    td_complexity: float | None = None  # for TD: the best that the paper cites
+
+
+THEOREMS = {
+    "linear": Theorem("linear", td_complexity=-1.0),
+    "relu": Theorem("two-layer ReLU", width=-1 / 3, td_complexity=-2.0),
+    "smooth": Theorem("smooth network", step=2.0, complexity=-1.5),
+}
+
+
+def rate(discount: float, step: float) -> float:
+    """The factor of ‖Q − Q^π‖_μ per iteration, in both theorems about networks."""
+    return 1 - (1 - discount) * step
+
+
+def linear_rate(discount: float, smallest_eigenvalue: float) -> float:
+    """The same in the linear theorem, at its β = (1 − γ)λ₀/4."""
+    return 1 - (1 - discount) ** 2 * smallest_eigenvalue / 8
+
+
+# ---- statistics of measurements
 
 
 def estimate(statistic: Callable[[np.ndarray], float], seeds: int) -> Estimate:
@@ -49,6 +82,9 @@ def exponent(x: np.ndarray, y: np.ndarray) -> Estimate:
 def mean(y: np.ndarray) -> Estimate:
     """The mean of one value per seed."""
     return estimate(lambda chosen: float(y[chosen].mean()), len(y))
+
+
+# ---- the table
 
 
 class Line(NamedTuple):
@@ -111,6 +147,51 @@ def short(swept: str = "", **settings) -> dict:
     return {name: value for name, value in chosen.items() if name != swept}
 
 
+class Sweep(NamedTuple):
+    by: str  # the setting that is varied; the theorem's exponent has the same name
+    words: str  # what is measured
+    axis: str  # label of the x axis
+    trials: dict[str, dict]  # method: settings that select its trials
+    settings: Collection[str] = tuple(THEOREMS)
+
+
+def sweeps() -> dict[str, Sweep]:
+    both, after = tuple(METHODS), f"error at K = {runner.SHORT}"
+    return {
+        "samples": Sweep(
+            "samples",
+            "floor, exponent of N",
+            f"N, tuples per iteration (β = {STEP})",
+            {method: long(method, step=STEP) for method in both},
+        ),
+        "steps": Sweep(
+            "step",
+            "floor at N = 1024, exponent of β",
+            "β (N = 1024)",
+            {method: long(method, samples=1024) for method in both},
+        ),
+        "damping, exact": Sweep(
+            "damping",
+            f"{after}, exact expectations, exponent of ω",
+            f"ω (exact expectations, K = {runner.SHORT})",
+            {"gntd": short("damping", samples=0)},
+        ),
+        "damping": Sweep(
+            "damping",
+            f"{after}, N = 1024, exponent of ω",
+            f"ω (N = 1024, K = {runner.SHORT})",
+            {"gntd": short("damping", samples=1024)},
+        ),
+        "width": Sweep(
+            "width",
+            f"{after}, exact expectations, exponent of m",
+            f"m (exact expectations, K = {runner.SHORT})",
+            {"gntd": short("width")},
+            settings=("relu",),
+        ),
+    }
+
+
 def contraction(path: pd.DataFrame) -> np.ndarray:
     """The mean factor of ‖Q − Q^π‖_μ per iteration [seeds], until only rounding is left."""
     start, path = path.iloc[0], path.iloc[1:]
@@ -167,51 +248,40 @@ def setting_of(measurement: Measurement) -> str:
 
 
 def _setting_rows(trials: Trials) -> Iterator[tuple[str, float | None, Estimate]]:
-    theorem, step = THEOREMS[trials.setting], STEP
-    if trials.setting == "linear":
-        theirs = {"step": None, "samples": 0}
-        path = trials.where("error", **theirs).pivot_table("value", "iteration", "seed")
-        smallest = trials.values("smallest_eigenvalue", **theirs).mean()
+    theorem, linear = THEOREMS[trials.setting], trials.setting == "linear"
+    if linear:
+        chosen = {"step": None, "samples": 0}
+        path = trials.where("error", **chosen).pivot_table("value", "iteration", "seed")
+        smallest = trials.values("smallest_eigenvalue", **chosen).mean()
         yield "GNTD's rate at β = (1−γ)λ₀/4", linear_rate(USUAL.discount, smallest), mean(contraction(path))
-    for method, label in METHODS.items():
+    for method, words, predicted in (
+        ("gntd", f"GNTD's rate at β = {STEP}", rate(USUAL.discount, STEP)),
+        ("td", f"TD's rate at {STEP}/λ_max", None),
+    ):
         (path,) = trials.paths(**short(method=method)).values()
-        words = f"β = {step}" if method == "gntd" else f"{step}/λ_max"
-        predicted = rate(USUAL.discount, step) if method == "gntd" else None
-        yield f"{label}'s rate at {words}", predicted, mean(contraction(path))
-    for method, label in METHODS.items():
-        n, floors = trials.sweep("samples", **long(method, step=step))
-        predicted = theorem.samples if method == "gntd" else None
-        yield f"{label}'s floor, exponent of N", predicted, exponent(n, floors)
-    for method, label in METHODS.items():
-        beta, floors = trials.sweep("step", **long(method, samples=1024))
-        predicted = theorem.step if method == "gntd" else None
-        yield f"{label}'s floor at N = 1024, exponent of β", predicted, exponent(beta, floors)
-    for samples, words in ((0, "exact expectations"), (1024, "N = 1024")):
-        omega, errors = trials.sweep("damping", **short("damping", samples=samples))
-        yield f"GNTD's error at {AFTER}, {words}, exponent of ω", theorem.damping, exponent(omega, errors)
-    if theorem.width is not None:
-        m, errors = trials.sweep("width", **short("width"))
-        yield (
-            f"GNTD's error at {AFTER}, exact expectations, exponent of m",
-            theorem.width,
-            exponent(m, errors),
-        )
-    if trials.setting == "linear":
-        apart = short(realisable=False)
-        ratio = np.sqrt(trials.values("floor", **apart) / trials.values("projection_error", **apart))
+        yield words, predicted, mean(contraction(path))
+    for sweep in sweeps().values():
+        for method, settings in sweep.trials.items() if trials.setting in sweep.settings else ():
+            predicted = getattr(theorem, sweep.by) if method == "gntd" else None
+            yield (
+                f"{METHODS[method]}'s {sweep.words}",
+                predicted,
+                exponent(*trials.sweep(sweep.by, **settings)),
+            )
+    if linear:
+        chosen = short(realisable=False)
+        ratio = np.sqrt(trials.values("floor", **chosen) / trials.values("projection_error", **chosen))
         yield "‖Q − Q^π‖ / ‖ΠQ^π − Q^π‖ where Q^π is not in the class", 1 / (1 - USUAL.discount), mean(ratio)
-    for method, label in METHODS.items():
-        predicted = theorem.complexity if method == "gntd" else theorem.td_complexity
-        yield f"{label}'s samples needed, exponent of ε", predicted, complexity(trials, method)[2]
+    for method, predicted in (("gntd", theorem.complexity), ("td", theorem.td_complexity)):
+        yield f"{METHODS[method]}'s samples needed, exponent of ε", predicted, complexity(trials, method)[2]
 
 
 def directions(measured: pd.DataFrame, quantity: str) -> dict[tuple[float, int, int], np.ndarray]:
     """The quantity [seeds] by damping, depth and width."""
     frame = measured[(measured["kind"] == "Comparison") & (measured["quantity"] == quantity)]
-    groups = frame.groupby(["damping", "depth", "width"])
     return {
         (damping, int(depth), int(width)): group.sort_values("seed")["value"].to_numpy()
-        for (damping, depth, width), group in groups
+        for (damping, depth, width), group in frame.groupby(["damping", "depth", "width"])
     }
 
 
@@ -231,32 +301,26 @@ def _direction_rows(measured: pd.DataFrame) -> Iterator[Line]:
 def table() -> Table:
     measured, missing = runner.read()
     absent = tuple(Unmeasured(setting_of(measurement), measurement) for measurement in missing)
-    found = list(lines(measured, dict.fromkeys(each.cell for each in absent)))
-    values = [line.measured.value if line.measured else None for line in found]
-    intervals = [_interval(line.measured) if line.measured else "missing" for line in found]
-    rows = [
-        (line.setting, line.quantity, _number(line.predicted), _number(value), interval)
-        for line, value, interval in zip(found, values, intervals, strict=True)
-    ]
-    long = pd.DataFrame([line[:3] for line in found], columns=["setting", "quantity", "predicted"])
+    rows, long = [], []
+    for line in lines(measured, dict.fromkeys(each.cell for each in absent)):
+        value, interval = None, "missing"
+        if line.measured:
+            value, low, high = line.measured
+            interval = f"[{_number(low)}, {_number(high)}]"
+        texts = (line.setting, line.quantity, _number(line.predicted), _number(value), interval)
+        rows.append(tuple(map(Cell, texts)))
+        long.append((line.setting, line.quantity, line.predicted, value, interval))
     return Table(
-        runner.NAME,
-        CAPTION,
+        f"{STATES * ACTIONS} state-action pairs, γ = {USUAL.discount}, {USUAL.seeds} seeds, 95 % bootstrap "
+        "intervals. Rates: factors of ‖Q − Q^π‖_μ per iteration; exponents: of its square. Predictions are "
+        "upper bounds, TD's the best that the paper cites.",
         ("Setting", "Quantity", "Predicted", "Measured", "Interval"),
-        tuple(tuple(Cell(text) for text in row) for row in rows),
-        long.assign(measured=values, interval=intervals),
-        absent,
+        tuple(rows),
+        pd.DataFrame(long, columns=["setting", "quantity", "predicted", "measured", "interval"]),
+        name=runner.NAME,
+        missing=absent,
         made_of="measurements",
     )
-
-
-CAPTION = (
-    f"Predictions of the theorems and measurements on chains of {STATES * ACTIONS} state-action pairs (γ = "
-    f"{USUAL.discount}, {USUAL.seeds} seeds, 95 % bootstrap intervals over seeds). Rates are factors of "
-    "‖Q − Q^π‖_μ per iteration; exponents are those of its square. Predictions are upper bounds; TD's are "
-    "the best that the paper cites, with steps in units of 1/λ_max(H) at θ⁰. The ReLU theorem needs a width "
-    "of order (|S||A|)³/δ², far beyond these."
-)
 
 
 def _number(value: float | None) -> str:
@@ -264,7 +328,3 @@ def _number(value: float | None) -> str:
         return "—"
     digits = 6 if 0.99 < value < 1 else 4  # a rate may be close to 1
     return minus(f"{value:.{digits}g}")
-
-
-def _interval(measured: Estimate) -> str:
-    return f"[{_number(measured.low)}, {_number(measured.high)}]"

@@ -10,7 +10,7 @@ import pytest
 from d4rl_files import AWKWARD, arrays, write
 
 from offline_gntd.datasets import catalogue, download, load
-from offline_gntd.locomotion import LOCOMOTION
+from offline_gntd.tasks import LOCOMOTION
 
 pytestmark = pytest.mark.conformance
 
@@ -85,4 +85,5 @@ def test_the_catalogue_is_d4rls(tmp_path):
     for name, entry in catalogue.entries().items():
         url, low, high = infos[name]
         assert url == download.HOST.replace("{path}", entry.path)
-        assert (low, high) == (entry.locomotion.reference_min, entry.locomotion.reference_max)
+        body = LOCOMOTION[entry.environment]
+        assert (low, high) == (body.reference_min, body.reference_max)

@@ -12,7 +12,7 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,9 @@ from offline_gntd import extensions
 from offline_gntd.datasets import Dataset
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import Cell
-from offline_gntd.experiments.job import JobResult, Options, Progress, lost_job, run_job
+from offline_gntd.experiments.job import JobResult, Options, Progress, at_most_every, lost_job, run_job
 from offline_gntd.experiments.lock import Lock, Locked
-from offline_gntd.experiments.sources import DataSource
+from offline_gntd.experiments.training import DataSource
 from offline_gntd.files import home, remove, write_bytes
 
 STOP_SECONDS = 1.0  # between two checks for a stop request
@@ -92,7 +92,7 @@ class Ray:
                     self.refused.append(JobResult(cell, "locked"))
                     continue
                 task = ray.remote(_shipped).options(max_retries=0, **resources)
-                arguments: tuple[Any, ...] = (self._ship(cell), _pack(cell))
+                arguments: tuple[Any, ...] = ([self._put(source) for source in cell.sources()], _pack(cell))
             else:
                 task = ray.remote(_in_place).options(max_retries=0, **resources)
                 arguments = (self.token,)
@@ -116,11 +116,8 @@ class Ray:
     def stop(self) -> None:
         ray.get(self.mailbox.stop.remote())
 
-    def _ship(self, cell: Cell) -> list[ray.ObjectRef]:
-        """The cell's sources, one per seed; each is put into Ray's store once."""
-        return [self._put(source) for source in cell.sources()]
-
-    def _put(self, source: Any) -> Any:
+    def _put(self, source: Any) -> ray.ObjectRef:
+        """A reference to a source in Ray's store, where it is put once."""
         key = (source.source, source.sha256)
         if key not in self.data:
             if isinstance(source, Dataset):
@@ -175,15 +172,17 @@ def _in_place(cell: Cell, options: Options, mailbox: Any, token: Path) -> JobRes
     if not token.exists():
         raise FileNotFoundError(f"{platform.node()} does not see {token.parent}, which the other nodes do")
     os.environ["OFFLINE_GNTD_HOME"] = str(token.parent)
-    stop = Stop(mailbox)
-    return JobResult(cell, "stopped") if stop() else run_job(cell, options, mailbox.send.remote, stop)
+    stopping = _stopping(mailbox)
+    if stopping():
+        return JobResult(cell, "stopped")
+    return run_job(cell, options, mailbox.send.remote, stopping)
 
 
 def _shipped(
     cell: Cell, options: Options, mailbox: Any, refs: list[ray.ObjectRef], files: Files
 ) -> JobResult:
-    stop = Stop(mailbox)
-    if stop():
+    stopping = _stopping(mailbox)
+    if stopping():
         return JobResult(cell, "stopped")
     fetched = {ref: _with_tensor(ray.get(ref)) for ref in set(refs)}  # seeds that share data share the object
     sources = tuple(fetched[ref] for ref in refs)
@@ -200,7 +199,7 @@ def _shipped(
                 delivered = checkpoints
                 ray.get(mailbox.send.remote(Delivery(cell, _pack(cell))))
 
-        result = run_job(cell, options, report, stop, sources)
+        result = run_job(cell, options, report, stopping, sources)
         ray.get(mailbox.send.remote(Delivery(cell, _pack(cell))))
     return result
 
@@ -212,20 +211,16 @@ def _with_tensor(source: Any) -> DataSource:
     return dataclasses.replace(source, rows=torch.from_numpy(source.rows))
 
 
-class Stop:
-    """Whether the grid was stopped, asked once per STOP_SECONDS; a grid that does not answer is gone."""
+def _stopping(mailbox: Any) -> Callable[[], bool]:
+    """A function that returns whether the grid was stopped; a grid that does not answer is gone."""
 
-    def __init__(self, mailbox: Any):
-        self.mailbox, self.last_check, self.stopped = mailbox, -STOP_SECONDS, False
+    def is_stopped() -> bool:
+        try:
+            return ray.get(mailbox.is_stopped.remote())
+        except ray.exceptions.RayError:
+            return True
 
-    def __call__(self) -> bool:
-        if time.monotonic() - self.last_check >= STOP_SECONDS:
-            self.last_check = time.monotonic()
-            try:
-                self.stopped = ray.get(self.mailbox.is_stopped.remote())
-            except ray.exceptions.RayError:
-                self.stopped = True
-        return self.stopped
+    return at_most_every(STOP_SECONDS, is_stopped)
 
 
 # ---- files and data that are sent ----

@@ -16,7 +16,7 @@ import submitit
 
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import Cell
-from offline_gntd.experiments.job import JobResult, Options, Progress, lost_job, run_job
+from offline_gntd.experiments.job import JobResult, Options, Progress, at_most_every, lost_job, run_job
 from offline_gntd.experiments.record import DamagedRun, last_evaluation
 from offline_gntd.files import home, remove
 
@@ -112,22 +112,15 @@ class Job:
     options: Options
     home: Path
     stop_file: Path
-    last_check: float = 0.0
 
     def __call__(self, cell: Cell) -> JobResult:
         os.environ["OFFLINE_GNTD_HOME"] = str(self.home)
         if self.stop_file.exists():
             return JobResult(cell, "stopped")
-        return run_job(cell, self.options, stopping=self._stopping)
+        return run_job(cell, self.options, stopping=at_most_every(STOP_SECONDS, self.stop_file.exists))
 
     def checkpoint(self, cell: Cell) -> submitit.helpers.DelayedSubmission:
-        return submitit.helpers.DelayedSubmission(Job(self.options, self.home, self.stop_file), cell)
-
-    def _stopping(self) -> bool:
-        if time.monotonic() - self.last_check < STOP_SECONDS:
-            return False
-        self.last_check = time.monotonic()
-        return self.stop_file.exists()
+        return submitit.helpers.DelayedSubmission(self, cell)
 
 
 def _result(job: submitit.Job, cell: Cell) -> JobResult:
