@@ -162,13 +162,7 @@ def _build_body(
         total += spec.size.training.steps
     if not quiet:
         _announce_body(spec, names, training)
-    style = {
-        "desc": spec.body,
-        "unit": "step",
-        "unit_scale": True,
-        "position": position,
-        "disable": quiet or None,
-    }
+    style = {"desc": spec.body, "unit": "step", "unit_scale": True, "position": position}
     with tqdm(total=total, disable=quiet or None, **style) as bar:
 
         def report(state: str, steps: int) -> None:
