@@ -10,7 +10,7 @@ from offline_gntd.datasets import Source
 
 
 def noisy_controller(steps: int = 10_000) -> dict[str, np.ndarray]:
-    """Push in the direction of motion every other time, else at random; arrays under D4RL's keys."""
+    """Push in the direction of motion every other time, and at random otherwise; arrays under D4RL's keys."""
     environment, rng = gymnasium.make("MountainCarContinuous-v0"), np.random.default_rng(0)
     rows = {key: [] for key in ("observations", "actions", "rewards", "terminals", "timeouts")}
     obs, _ = environment.reset(seed=0)

@@ -72,7 +72,7 @@ def replace(config: Any, path: str, text: str) -> Any:
 def from_dict(kind: type, value: Any, name: str = "") -> Any:
     """Settings of a class from a dict, as `to_dict`, JSON or TOML give it.
 
-    Raises UserError for unknown fields and for values of the wrong type. `name` is that of the field that
+    Raises UserError for unknown fields and for values of the wrong type. `name` is the field that
     holds these settings, for the error.
     """
     if not isinstance(value, dict):

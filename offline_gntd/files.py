@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,11 @@ def parse_json(text: Any) -> Any:
         raise ValueError("its brackets are nested too deeply") from error
     except TypeError as error:
         raise ValueError(f"it is not text but {type(text).__name__}") from error
+
+
+def listing(paths: Sequence[Path]) -> str:
+    """Files of one folder in one line: analysis: first.md, first.tex"""
+    return f"{paths[0].parent}: {', '.join(path.name for path in paths)}"
 
 
 def duration(seconds: float | None) -> str:

@@ -53,6 +53,13 @@ def write(path, text):
     return path
 
 
+def test_preset_without_the_kind_of_its_actions_is_refused(algorithm):
+    lines = [line for line in algorithm.read_text().splitlines() if not line.startswith("    discrete =")]
+    extensions.use(write(algorithm, "\n".join(lines)))
+    with pytest.raises(UserError, match="AWAC has no 'discrete'"):
+        preset("awac")
+
+
 def test_table_with_a_user_algorithm_and_dataset(algorithm, dataset, home, capsys, monkeypatch):
     imports = ["--import", str(algorithm), "--import", str(dataset)]
     command = ["run", "mine", *RUN, "--algorithms", SMALL, "bc@hidden_dims=16x16"]

@@ -345,6 +345,16 @@ def test_an_error_of_a_users_algorithm_is_tried_once(where, small_dataset, home,
         assert "trying again" not in output.err
 
 
+def test_a_users_algorithm_stopped_before_its_first_evaluation_is_stopped(
+    small_dataset, home, no_imports, monkeypatch
+):
+    extensions.use(Path(users_file(home)))
+    monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 2)
+    cell = replace(STUDY.cells()[0], algorithm="mine")
+    assert run_job(cell, Options(), stopping=lambda: True).kind == "stopped"
+    assert json.loads((cell.folder(0) / "run.json").read_text())["status"] == "stopped"
+
+
 @pytest.mark.parametrize("name", ["../mine", "a/b", "..", ""])
 def test_names_of_a_users_presets_stay_inside_the_home(name, small_dataset, home, no_imports, capsys):
     error = assert_one_line([*RUN, "--algorithms", name, "--import", users_file(home, name=name)], capsys)

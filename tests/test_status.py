@@ -110,7 +110,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(small_dataset, home, capsys
     assert main([*ARGUMENTS, "--dry-run", "--workers", "2"]) == 0
     output = capsys.readouterr().out
     assert output.count("to run") == 6 + 1
-    assert "hours of work" in output  # from rates measured on the spot
+    assert "of work, " in output  # from rates measured on the spot
     assert "?" not in output
     assert not (home / "results").exists()
     assert main([*ARGUMENTS, "--datasets", "cartpole-replay-small", "acrobot-replay", "--dry-run"]) == 1

@@ -43,6 +43,12 @@ def catalogue() -> dict[str, Preset]:
     for name, entry in imported.items():
         if not isinstance(entry, Preset):
             raise UserError(f"PRESETS[{name!r}] must be a Preset, not {type(entry).__name__}")
+        for attribute in ("agent", "batch_size", "discrete"):
+            if not hasattr(entry.config, attribute):
+                raise UserError(
+                    f"PRESETS[{name!r}]: {type(entry.config).__name__} has no {attribute!r}; a config needs "
+                    "batch_size, discrete (True or False) and agent(self, *args)"
+                )
     return CATALOGUE | imported
 
 
@@ -52,7 +58,7 @@ def configured(name: str, steps: int) -> Any:
 
 
 def fitted(config: Any, steps: int) -> Any:
-    """Settings for a run of this many updates: those of some algorithms depend on it, through `within`."""
+    """Settings for a run of this many updates; a config's `within` sets the fields that depend on it."""
     return config.within(steps) if hasattr(config, "within") else config
 
 

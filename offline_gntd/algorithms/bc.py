@@ -1,6 +1,6 @@
 """Behaviour cloning: a deterministic policy fitted to the dataset's actions by mean squared error.
 
-Its network and defaults are those of TD3+BC's actor, so that the two differ only in the critic.
+It has the network and defaults of TD3+BC's actor, so that the two differ only in the critic.
 """
 
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ from offline_gntd.nn.policies import Policy, normal
 from offline_gntd.transitions import Transitions
 
 LATENT_CLIP = 0.5  # limit on the latents that actions are decoded from
-LOG_STD_RANGE = (-4.0, 15.0)  # of the encoder's output
+LOG_STD_RANGE = (-4.0, 15.0)  # limits on the encoder's log σ
 ACTING_SEED = 0  # for the latents of `act`
 
 

@@ -119,7 +119,7 @@ class CQLAgent(TwinCriticAgent):
             torch.cat([next_actions[..., 1:, :], actions[..., 1:, :]], -2),
             torch.cat([next_log_probs[..., 1:], log_probs[..., 1:]], -1),
         )
-        # ∂/∂Q(s, a) of E[δ²] − α E[Q(s, a)]; conservative_gradient holds that of the logsumexp
+        # ∂/∂Q(s, a) of E[δ²] − α E[Q(s, a)]; conservative_gradient holds the gradient of the logsumexp
         dloss_dq = (2 * residual - config.alpha).div_(config.batch_size)
         self.critic.update(dloss_dq, extra_gradient=self.conservative_gradient)
         self.policy.step()

@@ -6,6 +6,7 @@ import sys
 
 from offline_gntd.analysis import FIGURES, TABLES
 from offline_gntd.errors import UserError
+from offline_gntd.files import listing
 
 FORMATS = ("md", "tex", "csv", "html")  # as in analysis/table.py, which is slow to import
 
@@ -62,7 +63,7 @@ def table(args: argparse.Namespace) -> int:
     names += ["without", "allow_mixed_data"]
     rendered = render.table(**{name: getattr(args, name) for name in names})
     print(rendered.text(args.format), flush=True)  # first, since the folder may be read-only
-    print("written: " + ", ".join(map(str, render.write(rendered))), file=sys.stderr)
+    print(f"written to {listing(render.write(rendered))}", file=sys.stderr)
     for run in rendered.missing:
         print(f"missing: {run}", file=sys.stderr)
     return 1 if rendered.missing else 0
@@ -72,7 +73,7 @@ def figure(args: argparse.Namespace) -> None:
     from offline_gntd.analysis import render
 
     written = render.figure(args.experiment, args.kind, args.columns, args.allow_mixed_data)
-    print("written: " + ", ".join(map(str, written)))
+    print(f"written to {listing(written)}")
 
 
 def explain(args: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from offline_gntd.errors import UserError, unknown
+from offline_gntd.files import listing
 
 THEORY_OPTIONS = ("command", "handler", "experiment", "imports", "workers", "rerun_stale", "dry_run")
 RETRIES = 2  # as in experiments/grid.py, which is slow to import
@@ -104,7 +105,7 @@ def quickstart(args: argparse.Namespace) -> int:
     table = render.table(experiment.name)
     written = render.write(table) + render.figure(experiment.name, ["updates"])
     print("\n" + table.text("md"))
-    print("written: " + ", ".join(map(str, written)))
+    print(f"written to {listing(written)}")
     return 1 if table.missing else 0
 
 
@@ -165,9 +166,33 @@ def run(args: argparse.Namespace) -> int:
         )
     if result.stopped:
         print(f"stopped ({result.stopped}); the same command resumes the runs", file=sys.stderr)
+    if changed := _with_changed_files(result.finished_before):
+        print(
+            f"{len(changed)} finished runs, e.g. {changed[0]}, stay although the imported file changed; "
+            "delete their folders to repeat them",
+            file=sys.stderr,
+        )
     if result.all_diverged:
         print(f"{experiment.name}: every run diverged; lower the learning rate or see: offline-gntd status")
+    if result.complete:
+        print(f"next: offline-gntd table {experiment.name}", file=sys.stderr)
     return 0 if result.complete else 1
+
+
+def _with_changed_files(cells) -> list:
+    """The cells of user algorithms that finished with another content of the imported file."""
+    from offline_gntd import extensions
+    from offline_gntd.algorithms import CATALOGUE
+    from offline_gntd.experiments.record import read_description
+
+    hashes = extensions.file_hashes()
+    changed = []
+    for cell in cells:
+        versions = (read_description(cell.folders()[0]) or {}).get("versions", {})
+        differs = any(versions.get(path, sha256) != sha256 for path, sha256 in hashes.items())
+        if differs and cell.algorithm.partition("@")[0] not in CATALOGUE:
+            changed.append(cell)
+    return changed
 
 
 def _run_theory(args: argparse.Namespace) -> int:
@@ -258,7 +283,7 @@ def export(args: argparse.Namespace) -> None:
         written = runner.export()
     else:
         written = results.export(definitions.find(args.experiment))
-    print("written: " + ", ".join(map(str, written)))
+    print(f"written to {listing(written)}")
 
 
 def _device(name: str) -> str:

@@ -162,8 +162,8 @@ def _build_body(
         total += spec.size.training.steps
     if not quiet:
         _announce_body(spec, names, training)
-    style = {"desc": spec.body, "unit": "step", "unit_scale": True, "position": position, "disable": quiet}
-    with tqdm(total=total, **style) as bar:
+    style = {"desc": spec.body, "unit": "step", "unit_scale": True, "position": position}
+    with tqdm(total=total, disable=quiet or None, **style) as bar:
 
         def report(state: str, steps: int) -> None:
             bar.set_postfix_str(state, refresh=False)

@@ -149,7 +149,7 @@ def build(name: str, settings: ReplaySettings, position: int = 0, quiet: bool = 
 
     position  line of the progress bar, where several processes show one
     """
-    style = {"desc": name, "unit": "episode", "position": position, "leave": None, "disable": quiet}
+    style = {"desc": name, "unit": "episode", "position": position, "leave": None, "disable": quiet or None}
     with tqdm(total=settings.episodes, **style) as bar:
 
         def show(returns: list[float]) -> None:

@@ -50,7 +50,7 @@ def extend(
     recording = d4rl.recording(columns, task, str(path), file.episode_limit)
     act = Behaviour(policy_in(columns, task, str(path)), seed)
     require_writable(target.parent)
-    with tqdm(total=transitions, desc=path.stem, unit="row", disable=quiet) as bar:
+    with tqdm(total=transitions, desc=path.stem, unit="row", disable=quiet or None) as bar:
         steps = roll_out(task, act, transitions, (seed, 0), report=bar.update)
     returns = steps.complete_returns(task)
     score = f"scored {task.score(returns.mean()):.1f}" if len(returns) else "ended no episode"

@@ -175,7 +175,7 @@ class Grid:
             if result.kind == "lost":
                 record_lost_job(result)
             self.result.failed.append(cell)
-            self.display.line(f"failed: {cell}: {result.error}; see {log_path(cell)}")
+            self.display.line(f"failed: {cell}: {result.error.rstrip('.')}; see {log_path(cell)}")
         elif result.kind == "unwritable":
             self.stop(result.error)
         elif result.kind in finished:

@@ -154,7 +154,7 @@ def _run(
     with contextlib.closing(trackers):
         try:
             run.execute(report_progress, stop, options.checkpoint_seconds)
-        except (UserError, OSError, MemoryError):
+        except (UserError, OSError, MemoryError, Locked, Stopped):
             raise
         except Exception as error:
             if not run.evaluated and _is_users(cell.config):

@@ -293,7 +293,7 @@ class Preview:
         unknown = sum(value is None for value in self.seconds.values())
         if unknown == count:
             return f"{text}; no time estimate: the data is missing"
-        text += f"; {self.total / 3600:.1f} hours of work, {duration(self.wall)} on {self.workers} "
+        text += f"; {duration(self.total)} of work, {duration(self.wall)} on {self.workers} "
         text += "worker" if self.workers == 1 else "workers"
         return text + (f", without {unknown} that have no estimate" if unknown else "")
 

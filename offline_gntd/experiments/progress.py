@@ -100,7 +100,8 @@ class Display:
                 self.bars.remove_task(self.tasks.pop(cell))
             self._update_total(self.bars)
         else:
-            self._join(f"{result.kind}: {cell}", self._score(cell), self._summary())
+            kind = "failed" if result.kind in ("refused", "lost") else result.kind
+            self._join(f"{kind}: {cell}", self._score(cell), self._summary())
 
     def line(self, text: str) -> None:
         self.console.print(text, markup=False)
@@ -119,6 +120,8 @@ class Display:
 
     def _summary(self) -> str:
         counts = f"{self.ended_count} of {len(self.forecast.cells)} ended, {self.forecast.done_share:.0%}"
+        if self.ended_count == len(self.forecast.cells):
+            return counts
         return f"{counts}, {duration(self.forecast.seconds_left())} left"
 
 

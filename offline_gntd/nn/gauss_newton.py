@@ -133,7 +133,7 @@ class GaussNewton:
                 layer.bias.grad = gradient[0, fan_in].to(layer.bias.dtype).contiguous()
 
     def diagnostics(self) -> dict[str, Tensor]:
-        """Metrics of K-FAC, [1] each; the same as those of the built-in critics."""
+        """Metrics of K-FAC, [1] each; the same as for the built-in critics."""
         seconds = torch.full_like(self.step_ratio, self.curvature_seconds)
         return self.factors.diagnostics() | {"kfac_step_ratio": self.step_ratio, "kfac_seconds": seconds}
 
