@@ -147,7 +147,7 @@ def train(
     """Train an agent and return it as a `TrainedAgent`, or as a list of them if `seed` is a sequence.
 
     algorithm       a preset's name, "gntd3_bc" or "td3_bc@alpha=1", or a settings object, TD3BC(alpha=1.0)
-    dataset         a Dataset, or what `load` takes; with a family (cartpole-replay) seed k has member k. For an
+    dataset         a Dataset, or what `load` takes; seed k of a family (cartpole-replay) has member k. For an
                     online algorithm, an environment's id
     steps           updates
     evaluate_every  updates between evaluations of `evaluate_episodes` episodes; None: no evaluation. The list

@@ -114,7 +114,7 @@ class QLearner(Agent):
 
 
 TAU = 0.02
-# clipping and K-FAC of the paper's authors, with a decay of 0.9 until the first evaluation
+# clipping and K-FAC of the paper's authors; their decay is 0.9 until the first evaluation, 0.95 after it
 CLIPPED = Optimiser(max_grad_norm=10.0)
 CURVATURE = KFAC(damping=0.25, ema_decay=0.95)
 SCRIPT = KFAC(damping=0.5, ema_decay=0.95)
