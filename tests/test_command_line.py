@@ -197,10 +197,14 @@ def test_from_build_to_table(home, monkeypatch, capsys, quick_settings):
         "report.html",
     }
     assert main(["export", "study"]) == 0
-    assert (home / "results/study.runs.csv").exists()
-    (folder / "dqn@hidden_dims=16x16@batch_size=32@learning_rate=0.01/seed-0/run.json").unlink()
+    assert "not exported" not in capsys.readouterr().err
     (home / "results/study.runs.csv").unlink()
-    capsys.readouterr()
+    run = folder / "dqn@hidden_dims=16x16@batch_size=32@learning_rate=0.01/seed-0/run.json"
+    run.write_text(run.read_text().replace('"status": "done"', '"status": "failed"'))
+    assert main(["export", "study"]) == 0
+    assert "not exported: 1 unfinished or failed runs" in capsys.readouterr().err
+    (home / "results/study.runs.csv").unlink()
+    run.unlink()
     assert main(["table", "study"]) == 1
     assert "missing: cartpole-replay-small dqn@" in capsys.readouterr().err
 

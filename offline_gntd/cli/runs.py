@@ -283,6 +283,10 @@ def export(args: argparse.Namespace) -> None:
         written = runner.export()
     else:
         written = results.export(definitions.find(args.experiment))
+        found = results.read(args.experiment)
+        if unfinished := len(found.runs) - len(found.finished()):
+            state = f"offline-gntd status {args.experiment}"
+            print(f"not exported: {unfinished} unfinished or failed runs; see: {state}", file=sys.stderr)
     print(f"written to {listing(written)}")
 
 
