@@ -18,6 +18,7 @@ from offline_gntd.analysis import render
 from offline_gntd.analysis.selection import select
 from offline_gntd.cli import main
 from offline_gntd.collection.online import ReplayBuffer
+from offline_gntd.errors import UserError
 from offline_gntd.evaluation import task_of
 from offline_gntd.experiments import definitions
 from offline_gntd.experiments.definitions import Cell, Experiment, Protocol
@@ -233,13 +234,14 @@ def test_figures_show_returns_by_steps_and_by_seconds():
     from matplotlib import pyplot
 
     made_up()
-    drawn = render.draw(select("figure1"), 2)
-    assert {"updates", "seconds", "efficiency"} <= set(drawn)
-    assert "profiles" not in drawn  # returns of two tasks have no common axis
-    labels = [(axis.get_xlabel(), axis.get_ylabel()) for axis in drawn["updates"].axes]
-    assert labels == [("environment steps", "return")] * 2
-    for figure in drawn.values():
-        pyplot.close(figure)
+    selection = select("figure1")
+    for kind, label in {"updates": "environment steps", "seconds": "seconds"}.items():
+        drawn = render.draw(selection, kind, 2)
+        assert [axis.get_ylabel() for axis in drawn.axes] == ["return"] * 2
+        assert all(label in axis.get_xlabel() for axis in drawn.axes)
+        pyplot.close(drawn)
+    with pytest.raises(UserError, match="profiles"):  # returns of two tasks have no common axis
+        render.draw(selection, "profiles", 2)
 
 
 def test_report_of_online_runs(home):
