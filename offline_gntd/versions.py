@@ -1,10 +1,11 @@
 """Package versions, commit and machine: recorded with a run, since its bits depend on them."""
 
 import functools
+import json
 import os
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ PACKAGES = ("offline_gntd", "torch", "numpy", "gymnasium", "mujoco", "minari")
 @functools.cache
 def installed() -> dict[str, str]:
     """The versions of Python and of the packages."""
-    return {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
+    return {"python": platform.python_version()} | {
+        package: metadata.version(package) for package in PACKAGES
+    }
 
 
 def versions() -> dict[str, str]:
@@ -32,7 +35,10 @@ def changes(before: dict[str, str], now: dict[str, str]) -> str:
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of this source tree, with "-changed" if the package was edited; None outside a checkout."""
+    """The commit of this source tree, with "-changed" if the package was edited.
+
+    Outside a checkout it is the commit that pip installed from a git address, or None.
+    """
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
@@ -43,8 +49,17 @@ def commit() -> str | None:
             check=True,
         )
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return _installed_commit()
     return head.stdout.strip() + ("-changed" if diff.stdout.strip() else "")
+
+
+def _installed_commit() -> str | None:
+    """The commit in pip's record of an installation from git (PEP 610)."""
+    try:
+        record = metadata.distribution("offline_gntd").read_text("direct_url.json")
+        return json.loads(record or "{}").get("vcs_info", {}).get("commit_id")
+    except (metadata.PackageNotFoundError, ValueError):
+        return None
 
 
 @functools.cache

@@ -5,6 +5,7 @@ import json
 import math
 import random
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -310,3 +311,12 @@ def test_state_that_cannot_be_restored_is_an_error_at_the_first_checkpoint(
     monkeypatch.setattr(QLearning, "agent", with_scale)
     with pytest.raises(UserError, match=words):
         Run(cell("dqn")).execute()
+
+
+def test_a_package_installed_from_git_knows_its_commit(monkeypatch):
+    record = '{"url": "git+https://host/offline_gntd", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}'
+    monkeypatch.setattr(versions.subprocess, "run", Mock(side_effect=OSError))
+    monkeypatch.setattr(versions.metadata, "distribution", lambda _: Mock(read_text=lambda _: record))
+    assert versions.commit.__wrapped__() == "abc123"
+    monkeypatch.setattr(versions.metadata, "distribution", lambda _: Mock(read_text=lambda _: None))
+    assert versions.commit.__wrapped__() is None
