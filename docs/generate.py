@@ -132,14 +132,15 @@ def provenance(experiment: str) -> str:
     versions, commits, cpus = (
         list(dict.fromkeys(row[key] for row in found if row[key])) for key in ("version", "commit", "cpu")
     )
-    made_at = f"commit {listed(commits)}" if len(commits) < 4 else f"{len(commits)} commits"
+    source = f"commit {listed(commits)}" if len(commits) < 4 else f"{len(commits)} commits"
+    made_by = f"{source}, on {listed(cpus)}" if commits else f"an installed package, on {listed(cpus)}"
     if outdated(experiment):
         return (
             f"> **Results of version {listed(versions)}, not repeated with the present version yet**; "
             "its settings differ. "
-            f"Made by {made_at}, on {listed(cpus)}."
+            f"Made by {made_by}."
         )
-    return f"Made by version {listed(versions)}, {made_at}, on {listed(cpus)}."
+    return f"Made by version {listed(versions)}, {made_by}."
 
 
 def protocol(experiment: str) -> str:
@@ -195,17 +196,22 @@ def row(command: str, query: str) -> dict[str, Any]:
 
 
 def estimate(line: dict[str, Any], prefix: str, written: Callable[[float], str] = tenths) -> str:
-    """4.6 [2.4, 7.0] from the columns prefix_difference, prefix_low, prefix_high."""
-    return Estimate(*(line[f"{prefix}_{part}"] for part in PARTS)).text(written)
+    """4.6 [2.4, 7.0] from the columns prefix_difference, prefix_low, prefix_high; 4.6 of one seed."""
+    found = Estimate(*(line[f"{prefix}_{part}"] for part in PARTS))
+    return written(found.value) if found.low == found.high else found.text(written)
 
 
 def clear(lines: list[dict[str, Any]], prefix: str) -> dict[str, list[str]]:
-    """Datasets on which the interval lies above 0 (`more`), below 0 (`less`) or contains it (`level`)."""
+    """Datasets on which the interval lies above 0 (`more`), below 0 (`less`) or contains it (`level`).
+
+    A dataset with one seed has no interval and is left out."""
     found: dict[str, list[str]] = {"more": [], "less": [], "level": []}
     for line in lines:
         if "P(" in line["dataset"] or math.isnan(line.get(f"{prefix}_low", math.nan)):
             continue
         low, high = line[f"{prefix}_low"], line[f"{prefix}_high"]
+        if low == high:
+            continue
         found["more" if low > 0 else "less" if high < 0 else "level"].append(short(line["dataset"]))
     return found
 
@@ -302,7 +308,7 @@ def theory(columns: dict[str, str], where: str = "") -> str:
 
 def verdict(better: int, worse: int, total: int) -> str:
     if not total:
-        return "not measured"
+        return "**open**: one seed"
     if better == total:
         return f"**holds** on {better} of {total}"
     if not better and not worse:
@@ -334,6 +340,7 @@ def cost_ratio(experiment: str, algorithm: str, baseline: str) -> str:
     found = results.read_exported(experiment)
     assert found is not None
     runs = found.runs.assign(rate=found.runs["training_cpu_seconds"] / found.runs["steps"])
+    runs["commit"] = runs["commit"].fillna("")
     groups = runs.groupby(["dataset", "algorithm"])
     rates, commits = groups["rate"].median().unstack(), groups["commit"].agg(set).unstack()
     ratios = (rates[algorithm] / rates[baseline])[commits[algorithm] == commits[baseline]].dropna()
