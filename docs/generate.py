@@ -340,7 +340,7 @@ def cost_ratio(experiment: str, algorithm: str, baseline: str) -> str:
     found = results.read_exported(experiment)
     assert found is not None
     runs = found.runs.assign(rate=found.runs["training_cpu_seconds"] / found.runs["steps"])
-    runs["commit"] = runs["commit"].fillna("")
+    runs["commit"] = runs["commit"].astype(object).fillna("")
     groups = runs.groupby(["dataset", "algorithm"])
     rates, commits = groups["rate"].median().unstack(), groups["commit"].agg(set).unstack()
     ratios = (rates[algorithm] / rates[baseline])[commits[algorithm] == commits[baseline]].dropna()
