@@ -105,7 +105,8 @@ class Soak:
             deadline = time.monotonic() + GRID_SECONDS
             while self.process.poll() is None:
                 assert time.monotonic() < deadline, f"the grid hangs: {self.lines(log)}"
-                time.sleep(self.draw.uniform(0, 2 * self.pause))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(self.draw.uniform(0, 2 * self.pause))
                 if disturbed and self.process.poll() is None and time.monotonic() < deadline - 120:
                     self.draw.choice(self.kinds)()
             lines = self.lines(log)
