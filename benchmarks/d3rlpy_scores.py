@@ -14,26 +14,32 @@ from typing import Any
 import numpy as np
 
 
-def train(args: argparse.Namespace) -> None:
+def read(path: str) -> Any:
+    """A D4RL file as d3rlpy's dataset."""
     import d3rlpy
     import h5py
-    import torch
 
-    torch.set_num_threads(1)
-    d3rlpy.seed(args.seed)
-    with h5py.File(args.file) as file:
-        columns = {
-            name: file[name][()] for name in ("observations", "actions", "rewards", "terminals", "timeouts")
-        }
+    with h5py.File(path) as file:
+        names = ("observations", "actions", "rewards", "terminals", "timeouts")
+        columns = {name: file[name][()] for name in names}
     timeouts = columns["timeouts"] & ~columns["terminals"]
     timeouts[-1] |= not columns["terminals"][-1]
-    dataset = d3rlpy.dataset.MDPDataset(
+    return d3rlpy.dataset.MDPDataset(
         columns["observations"],
         columns["actions"],
         columns["rewards"][:, None],
         terminals=columns["terminals"].astype(np.float32),
         timeouts=timeouts.astype(np.float32),
     )
+
+
+def train(args: argparse.Namespace) -> None:
+    import d3rlpy
+    import torch
+
+    torch.set_num_threads(1)
+    d3rlpy.seed(args.seed)
+    dataset = read(args.file)
     encoder = d3rlpy.models.VectorEncoderFactory([256, 256])
     algorithm = d3rlpy.algos.TD3PlusBCConfig(
         actor_encoder_factory=encoder,

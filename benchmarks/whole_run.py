@@ -23,25 +23,14 @@ EPOCH, EPISODES = 5_000, 10
 def d3rlpy_run(args: argparse.Namespace) -> None:
     """Train d3rlpy's TD3+BC; print the seconds of its evaluations as JSON."""
     import d3rlpy
+    import d3rlpy_scores
     import gymnasium
-    import h5py
     import numpy as np
     import torch
 
     torch.set_num_threads(1)
-    with h5py.File(args.file) as file:
-        names = ("observations", "actions", "rewards", "terminals", "timeouts")
-        columns = {name: file[name][()] for name in names}
-    timeouts = columns["timeouts"] & ~columns["terminals"]
-    timeouts[-1] |= not columns["terminals"][-1]
-    dataset = d3rlpy.dataset.MDPDataset(
-        columns["observations"],
-        columns["actions"],
-        columns["rewards"][:, None],
-        terminals=columns["terminals"].astype(np.float32),
-        timeouts=timeouts.astype(np.float32),
-    )
-    obs = columns["observations"]
+    dataset = d3rlpy_scores.read(args.file)
+    obs = np.concatenate([episode.observations for episode in dataset.episodes])
     encoder = d3rlpy.models.VectorEncoderFactory([256, 256])
     algorithm = d3rlpy.algos.TD3PlusBCConfig(
         actor_encoder_factory=encoder,
@@ -61,7 +50,7 @@ def d3rlpy_run(args: argparse.Namespace) -> None:
     algorithm.fit(
         dataset,
         n_steps=args.steps,
-        n_steps_per_epoch=EPOCH,
+        n_steps_per_epoch=min(EPOCH, args.steps),
         evaluators={"return": timed},
         logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
         show_progress=False,
