@@ -94,8 +94,10 @@ class Soak:
             self.mend()
         for _ in range(3):
             self.flip()
-        while not self.run_grid(disturbed=False) or self.mend():
-            pass
+        finished = False
+        while not finished:
+            finished = self.run_grid(disturbed=False)
+            finished &= not self.mend()
 
     def run_grid(self, disturbed=True):
         """One command, with faults while it runs; whether it ended with everything done."""
