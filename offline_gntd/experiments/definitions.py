@@ -257,7 +257,7 @@ def _ablation_gntd3_bc() -> Experiment:
     """Six candidates each for the presets of GNTD3+BC and TD3+BC, all with 256-256 networks.
 
     The preset is the candidate with the highest mean over the datasets of the score averaged over all of
-    training; among equals, the one with fewer changed fields.
+    training; among equals, the one with fewer changed fields. All run with bfloat16 products: a third less time.
     """
     authors = "gntd3_bc_authors@hidden_dims=256x256"
     corrected = f"{authors}@critic_optimiser.bias_correction=true"
@@ -272,7 +272,7 @@ def _ablation_gntd3_bc() -> Experiment:
     return Experiment(
         "ablation-gntd3_bc",
         ("halfcheetah-medium-v2", "walker2d-medium-v2", "walker2d-medium-replay-v2"),
-        (*gauss_newton, *baseline),
+        tuple(f"{candidate}@precision=bfloat16" for candidate in (*gauss_newton, *baseline)),
         seeds=2,
         protocol=Protocol(steps=30_000, evaluate_every=5_000, evaluate_episodes=10),
         table=TableView(aggregate="final-6"),  # every evaluation
