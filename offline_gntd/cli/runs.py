@@ -166,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if result.stopped:
         print(f"stopped ({result.stopped}); the same command resumes the runs", file=sys.stderr)
-    if changed := _with_changed_files(result.finished_before):
+    if changed := planning.with_changed_files(result.finished_before):
         print(
             f"{len(changed)} finished runs, e.g. {changed[0]}, stay although the imported file changed; "
             "delete their folders to repeat them",
@@ -177,22 +177,6 @@ def run(args: argparse.Namespace) -> int:
     if result.complete:
         print(f"next: offline-gntd table {experiment.name}", file=sys.stderr)
     return 0 if result.complete else 1
-
-
-def _with_changed_files(cells) -> list:
-    """The cells of user algorithms that finished with another content of the imported file."""
-    from offline_gntd import extensions
-    from offline_gntd.algorithms import CATALOGUE
-    from offline_gntd.experiments.record import read_description
-
-    hashes = extensions.file_hashes()
-    changed = []
-    for cell in cells:
-        versions = (read_description(cell.folders()[0]) or {}).get("versions", {})
-        differs = any(versions.get(path, sha256) != sha256 for path, sha256 in hashes.items())
-        if differs and cell.algorithm.partition("@")[0] not in CATALOGUE:
-            changed.append(cell)
-    return changed
 
 
 def _run_theory(args: argparse.Namespace) -> int:

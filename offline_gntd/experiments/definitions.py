@@ -257,7 +257,7 @@ def _ablation_gntd3_bc() -> Experiment:
     """Six candidates each for the presets of GNTD3+BC and TD3+BC, all with 256-256 networks.
 
     The preset is the candidate with the highest mean over the datasets of the score averaged over all of
-    training; among equals, the one with fewer changed fields. All run with bfloat16 products: a third less time.
+    training; among equals, the one with fewer changed fields. All run with bfloat16 products, to save time.
     """
     authors = "gntd3_bc_authors@hidden_dims=256x256"
     corrected = f"{authors}@critic_optimiser.bias_correction=true"

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from offline_gntd import processes, versions
+from offline_gntd import extensions, processes, versions
+from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.configuration import from_dict
 from offline_gntd.datasets import DatasetNotFound
 from offline_gntd.errors import UserError
@@ -95,6 +96,18 @@ def state(cell: Cell, dataset_sha256s: list[str | None], exported: dict[tuple, d
             same = run and _matches(run, cell, dataset_sha256) and _steps(run) == cell.protocol.steps
             states.add("finished" if same else "missing")
     return next(state for state in ("missing", "stale", "finished") if state in states)
+
+
+def with_changed_files(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells of user algorithms that finished with another content of the imported file."""
+    hashes = extensions.file_hashes()
+    changed = []
+    for cell in cells:
+        files = (read_description(cell.folders()[0]) or {}).get("versions", {})
+        differs = any(files.get(path, sha256) != sha256 for path, sha256 in hashes.items())
+        if differs and cell.algorithm.partition("@")[0] not in CATALOGUE:
+            changed.append(cell)
+    return changed
 
 
 def _matches(run: dict[str, Any], cell: Cell, dataset_sha256: str | None) -> bool:
