@@ -216,12 +216,15 @@ def _agents(training: Training, seeds: list[int]) -> list[TrainedAgent]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
+    """Train as the command line does; the caller's settings of torch are restored afterwards."""
     threads = torch.get_num_threads()
+    flushed = not (torch.tensor(1e-40) * 1).item()  # torch has no function that says so
     processes.prepare()
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+        torch.set_flush_denormal(flushed)
 
 
 def evaluate(agent: TrainedAgent, episodes: int = 10, seed: int | None = None) -> Evaluation:
