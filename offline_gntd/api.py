@@ -216,7 +216,7 @@ def _agents(training: Training, seeds: list[int]) -> list[TrainedAgent]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Train as the command line does; the caller's settings of torch are restored afterwards."""
+    """Compute as the command line does; the caller's settings of torch are restored afterwards."""
     threads = torch.get_num_threads()
     flushed = not (torch.tensor(1e-40) * 1).item()  # torch has no function that says so
     processes.prepare()
@@ -236,6 +236,7 @@ def evaluate(agent: TrainedAgent, episodes: int = 10, seed: int | None = None) -
     if episodes < 1:
         raise UserError(f"episodes must be at least 1, not {episodes}")
     with (
+        _one_thread(),
         contextlib.closing(
             Evaluator(agent.task, [agent.seed if seed is None else seed], episodes)
         ) as evaluator,

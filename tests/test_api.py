@@ -54,11 +54,19 @@ def test_training_takes_a_settings_object_a_dataset_and_several_seeds(small_data
     assert seen == [(3, 25, 25), (4, 25, 25), (3, 50, 50), (4, 50, 50)]
 
 
-def test_the_number_of_threads_is_restored(small_dataset):
+def smallest_kept() -> bool:
+    """Whether torch computes with numbers below 1e-38 in this thread."""
+    return bool((torch.tensor(1e-40) * 1).item())
+
+
+def test_training_restores_the_settings_of_torch(small_dataset):
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    trained(evaluate_every=None)
+    seen = []
+    trained(evaluate_every=25, callback=lambda agent, evaluation: seen.append(smallest_kept()))
     assert torch.get_num_threads() == 2
+    assert not any(seen)  # denormal numbers are slow: see processes.prepare
+    assert smallest_kept()
     torch.set_num_threads(threads)
 
 
