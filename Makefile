@@ -14,14 +14,17 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)
 	$(BIN)/offline-gntd quickstart
 
+# one process per core
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
+
 test: $(READY) lint
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 # the mathematics, the algorithms, settings, results and layers: under 30 seconds
 FAST := networks kfac gauss_newton policy_gradient td3_bc q_learning bc bcq cql iql rebrac autograd continuous \
 	transitions layers configuration compatibility results runs lock d4rl statistics
 test-fast: $(READY)
-	$(BIN)/pytest $(FAST:%=tests/test_%.py)
+	$(BIN)/pytest $(PARALLEL) $(FAST:%=tests/test_%.py)
 
 test-all: .venv/.ready-all lint
 	$(BIN)/pytest -m "not conformance and not soak"

@@ -67,6 +67,7 @@ class TrainedAgent:
                 f"obs must be [{self.task.obs_dim}] or [n, {self.task.obs_dim}], not {list(batch.shape)}"
             )
         actions = self.agent.act(batch.reshape(1, -1, self.task.obs_dim))[0].numpy()
+        actions = self.task.to_environment(actions)
         return actions if batch.dim() == 2 else actions[0]
 
     def save(self, path: str | Path) -> None:
@@ -94,7 +95,7 @@ class TrainedAgent:
 
     def module(self) -> nn.Module:
         """The greedy policy as a module: obs [n, obs_dim] -> actions [n, …]."""
-        return _GreedyPolicy(self.agent)
+        return _GreedyPolicy(self.agent, self.task)
 
     def export(self, path: str | Path) -> None:
         """Write the greedy policy as ONNX (`.onnx`; needs the extra `onnx`) or by torch.export (`.pt2`).
@@ -122,14 +123,19 @@ class TrainedAgent:
 
 
 class _GreedyPolicy(nn.Module):
-    def __init__(self, agent: Any):
+    def __init__(self, agent: Any, task: Task):
         super().__init__()
-        self.agent = agent
+        self.agent, self.scaled = agent, task.action_range is not None
+        if self.scaled:
+            low, high = torch.tensor(task.action_range)
+            self.register_buffer("centre", (high + low) / 2, persistent=False)
+            self.register_buffer("half_width", (high - low) / 2, persistent=False)
         for name, tensor in agent_state(agent, 0).items():
             self.register_buffer(name.replace(".", "_"), tensor, persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
-        return self.agent.act(obs[None])[0]
+        actions = self.agent.act(obs[None])[0]
+        return actions * self.half_width + self.centre if self.scaled else actions
 
 
 def train(

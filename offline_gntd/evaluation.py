@@ -16,7 +16,25 @@ from offline_gntd.tasks import EPISODE_LIMIT, LOCOMOTION, Task, of_environment
 
 
 def make(env_id: str, **options: Any) -> gymnasium.Env:
-    """An environment whose observations are vectors. Prints errors only."""
+    """An environment whose observations are vectors and whose actions, if continuous, are in [−1, 1].
+
+    Prints errors only.
+    """
+    environment = _make(env_id, options)
+    space = environment.action_space
+    if isinstance(space, gymnasium.spaces.Box) and range_of(space):
+        return gymnasium.wrappers.RescaleAction(environment, np.float32(-1), np.float32(1))
+    return environment
+
+
+def range_of(space: gymnasium.spaces.Box) -> list[list[float]] | None:
+    """The lowest and highest actions, or None if they are −1 and 1."""
+    low, high = space.low.reshape(-1), space.high.reshape(-1)
+    return None if (low == -1).all() and (high == 1).all() else [low.tolist(), high.tolist()]
+
+
+def _make(env_id: str, options: dict[str, Any]) -> gymnasium.Env:
+    """An environment as it is registered, but for observations."""
     _silence_mujoco()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # out-of-date versions are chosen on purpose
@@ -32,7 +50,7 @@ def make(env_id: str, **options: Any) -> gymnasium.Env:
 
 def task_of(env_id: str, **options: Any) -> Task:
     """The task of an environment, with D4RL's reference returns if it has any."""
-    environment = make(env_id, **options)
+    environment = _make(env_id, options)
     obs, action = environment.observation_space, environment.action_space
     environment.close()
     return task_of_spaces(env_id, obs, action, options)
@@ -43,6 +61,8 @@ def task_of_spaces(env_id: str, obs: Any, action: Any, options: dict[str, Any] |
     discrete = isinstance(action, gymnasium.spaces.Discrete)
     if not discrete and not isinstance(action, gymnasium.spaces.Box):
         raise UserError(f"{env_id} has an action space that no algorithm supports: {action}")
+    if isinstance(action, gymnasium.spaces.Box) and not action.is_bounded():
+        raise UserError(f"the actions of {env_id} are not bounded: {action}")
     known = of_environment(env_id)
     low, high, source = 0.0, 100.0, "none known: a score is the return itself"
     if known:
@@ -56,6 +76,7 @@ def task_of_spaces(env_id: str, obs: Any, action: Any, options: dict[str, Any] |
         high,
         source,
         options or {},
+        None if discrete else range_of(action),
     )
 
 

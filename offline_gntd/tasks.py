@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Task:
@@ -14,6 +16,23 @@ class Task:
     reference_max: float  # return of an expert: score 100
     reference_source: str
     env_options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of gymnasium.make
+    # lowest and highest action of the environment, if not −1 and 1: datasets are scaled to [−1, 1] when they
+    # are loaded, and actions are scaled back for the environment
+    action_range: list[list[float]] | None = None
+
+    def to_unit(self, actions: np.ndarray) -> np.ndarray:
+        """Actions of the environment [..., action_dim], scaled to [−1, 1]."""
+        if self.action_range is None:
+            return actions
+        low, high = np.asarray(self.action_range, np.float32)
+        return (actions - (high + low) / 2) / ((high - low) / 2)
+
+    def to_environment(self, actions: np.ndarray) -> np.ndarray:
+        """Actions in [−1, 1] [..., action_dim], scaled to the environment's range."""
+        if self.action_range is None:
+            return actions
+        low, high = np.asarray(self.action_range, np.float32)
+        return actions * ((high - low) / 2) + (high + low) / 2
 
     def score(self, returns):
         """Normalised score of a return, or of each return in an array."""

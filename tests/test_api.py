@@ -111,6 +111,23 @@ def test_a_policy_exported_by_torch_gives_the_same_actions(small_dataset, tmp_pa
     np.testing.assert_allclose(program(torch.from_numpy(obs)).numpy(), agent.act(obs), atol=1e-5)
 
 
+def test_actions_are_in_the_range_of_the_environment(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "observations": rng.normal(size=(200, 3)).astype(np.float32),
+        "actions": np.full((200, 1), 1.8, np.float32),
+        "rewards": np.zeros(200, np.float32),
+        "terminals": np.zeros(200, bool),
+        "timeouts": np.zeros(200, bool),
+    }
+    agent = train("bc", load(arrays, env="Pendulum-v1"), steps=300, progress=False)
+    obs = rng.normal(size=(7, 3)).astype(np.float32)
+    np.testing.assert_allclose(agent.act(obs), 1.8, atol=0.25)  # not 0.9
+    agent.export(tmp_path / "policy.pt2")
+    program = torch.export.load(tmp_path / "policy.pt2").module()
+    np.testing.assert_allclose(program(torch.from_numpy(obs)).numpy(), agent.act(obs), atol=1e-5)
+
+
 @pytest.mark.slow
 def test_an_exported_policy_scores_the_same_in_the_environment(small_dataset, tmp_path):
     agent = trained(steps=200, evaluate_every=None)

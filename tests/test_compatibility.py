@@ -1,5 +1,7 @@
 """What cannot be learned from is refused before anything runs."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,20 @@ def test_actions_beyond_the_environment_s_range():
         check("td3_bc", hopper(actions=1.5))
 
 
-def test_an_environment_of_another_range():
-    with pytest.raises(UserError, match="Pendulum-v1 takes actions from -2 to 2"):
-        check("bc", hopper(env="Pendulum-v1", obs_dim=3, action_dim=1))
+def test_actions_of_another_range_are_scaled():
+    dataset = hopper(actions=2.0, env="Pendulum-v1", obs_dim=3, action_dim=1)
+    assert (dataset.transitions.action == 1).all()
+    check("bc", dataset)
+    with pytest.raises(UserError, match=r"reach 1\.25, beyond the range of Pendulum-v1, scaled to"):
+        check("bc", hopper(actions=2.5, env="Pendulum-v1", obs_dim=3, action_dim=1))
+
+
+def test_data_of_another_range_than_the_environment():
+    dataset = hopper()
+    dataset = dataclasses.replace(
+        dataset, task=dataclasses.replace(dataset.task, action_range=[[-2.0], [3.0]])
+    )
+    with pytest.raises(
+        UserError, match="Hopper-v4 takes actions from -1 to 1, dict is for actions from -2 to 3"
+    ):
+        check("bc", dataset)

@@ -75,6 +75,25 @@ def test_continuous_dataset(capsys):
     assert "here  mujoco/hopper/medium-v0" in capsys.readouterr().out
 
 
+def test_actions_of_another_range_are_scaled():
+    buffers = stored("mujoco/invertedpendulum/medium-v0", "InvertedPendulum-v5")
+    dataset = load("mujoco/invertedpendulum/medium-v0")
+    actions = np.concatenate([b.actions for b in buffers])
+    assert abs(actions).max() > 1  # the environment's range is [-3, 3]
+    np.testing.assert_allclose(dataset.transitions.action.numpy(), actions / 3, rtol=1e-6)
+    np.testing.assert_allclose(
+        dataset.task.to_environment(dataset.transitions.action.numpy()), actions, rtol=1e-6
+    )
+    assert check("mujoco/invertedpendulum/medium-v0").verdict == "sound"
+    converted = load(convert("mujoco/invertedpendulum/medium-v0", "d4rl"))
+    assert (converted.rows[:3] == dataset.rows[:3]).all()
+
+    environment, original = make("InvertedPendulum-v5"), gymnasium.make("InvertedPendulum-v5")
+    for env in (environment, original):
+        env.reset(seed=0)
+    np.testing.assert_allclose(environment.step(np.ones(1))[0], original.step(np.full(1, 3.0))[0])
+
+
 def nan_reward(buffers):
     buffers[1].rewards[3] = np.nan
 

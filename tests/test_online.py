@@ -148,7 +148,6 @@ def test_a_stored_policy_is_evaluated_again(capsys):
         (["--datasets", "hopper-medium-v2"], "not from 'hopper-medium-v2'"),
         (["--datasets", "some/hopper.hdf5"], "not from 'some/hopper.hdf5'"),
         (["--datasets", "CartPole-v1"], "is for continuous actions"),
-        (["--datasets", "Pendulum-v1"], "takes actions from -2 to 2"),
         (["--algorithms", "td3_bc"], "HalfCheetah-v4 is an environment, and TD3BC learns from a dataset"),
         (["--set", "environments=0"], "environments must be positive"),
         (["--set", "policy_freq=0"], "policy_freq must be positive"),

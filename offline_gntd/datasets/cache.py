@@ -104,7 +104,7 @@ def _write(source: CachedSource) -> None:
 
 def in_memory(info: DatasetInfo, rows: np.ndarray, episodes: np.ndarray) -> Dataset:
     """A dataset without a cache."""
-    rows = np.ascontiguousarray(rows, np.float32)
+    rows = _scaled(rows, info.task)
     summary = Summary(info)
     summary.add(rows)
     episodes = np.asarray(episodes, np.float64)
@@ -198,6 +198,16 @@ class Summary:
         }
 
 
+def _scaled(part: np.ndarray, task: Task) -> np.ndarray:
+    """Rows [n, row_width] with continuous actions scaled to [−1, 1]."""
+    rows = np.ascontiguousarray(part, np.float32)
+    if task.action_range is None or not len(rows):
+        return rows
+    rows, columns = rows.copy(), slice(task.obs_dim, task.obs_dim + task.action_dim)
+    rows[:, columns] = task.to_unit(rows[:, columns])
+    return rows
+
+
 def _write_rows(path: Path, parts: Iterable[np.ndarray], info: DatasetInfo) -> Summary:
     """Write an .npy file part by part; the header, which has the number of rows, is written again last."""
     summary, width = Summary(info), row_width(info.task)
@@ -205,7 +215,7 @@ def _write_rows(path: Path, parts: Iterable[np.ndarray], info: DatasetInfo) -> S
         _write_header(file, 0, width)
         start = file.tell()
         for part in parts:
-            rows = np.ascontiguousarray(part, np.float32)
+            rows = _scaled(part, info.task)
             summary.add(rows)
             file.write(rows.data)
         file.seek(0)

@@ -159,8 +159,10 @@ def _check_recording(report: Report, recording: Recording, identity: Identity) -
     limit = identity.episode_limit or (EPISODE_LIMIT if known else None)
     if limit is not None:
         _check_lengths(report, recording, limit)
-    if known and not task.discrete:
-        _check_actions(report, _parts(columns["actions"]), -1.0, 1.0)
+    if not task.discrete:
+        low, high = task.action_range or (-1.0, 1.0)
+        _check_actions(report, _parts(columns["actions"]), low, high)
+    if known:
         _check_resets(report, recording, known)
     _check_next_observations(report, recording)
     _check_qpos(report, columns)

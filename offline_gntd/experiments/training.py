@@ -18,7 +18,7 @@ from offline_gntd.collection.online import OnlineBatches, OnlineSettings
 from offline_gntd.datasets import Dataset, DatasetNotFound, OnlineEnv, built_datasets, load
 from offline_gntd.datasets.catalogue import SEED, results_name
 from offline_gntd.errors import UserError
-from offline_gntd.evaluation import make, task_of
+from offline_gntd.evaluation import task_of
 from offline_gntd.files import Unreadable
 from offline_gntd.transitions import Sampler, Transitions, from_rows
 
@@ -279,23 +279,25 @@ def _why_no_environment(name: str) -> str:
 
 def check_compatible(config: Any, source: DataSource) -> None:
     """Raise UserError unless the algorithm can learn from the source: the actions must be of its kind and,
-    if continuous, in the policies' range [−1, 1]."""
+    if continuous, in the environment's range, which the source must know."""
     check_actions(config, source.task)
     if source.task.discrete:
         return
-    environment = make(source.task.env_id, **source.task.env_options)
-    space = environment.action_space
-    environment.close()
-    assert isinstance(space, gymnasium.spaces.Box)  # the only space of continuous tasks
-    if np.abs(space.high - 1).max() + np.abs(space.low + 1).max() > 0:
+    space = task_of(source.task.env_id, **source.task.env_options).action_range
+    if space != source.task.action_range:
+        (low, high), (lowest, highest) = (_extremes(actions) for actions in (space, source.task.action_range))
         raise UserError(
-            f"{source.task.env_id} takes actions from {np.min(space.low):g} to {np.max(space.high):g}; "
-            "the algorithms for continuous actions act from −1 to 1"
+            f"{source.task.env_id} takes actions from {low:g} to {high:g}, {source.name} is for actions "
+            f"from {lowest:g} to {highest:g}"
         )
     if isinstance(source, Dataset):
         largest = float(source.transitions.action.abs().max())
         if largest > 1 + ACTION_TOLERANCE:
             raise UserError(
                 f"the actions of {source.name} reach {largest:g}, beyond the range of {source.task.env_id}, "
-                f"−1 to 1; see: offline-gntd datasets check {source.source}"
+                f"scaled to −1 to 1; see: offline-gntd datasets check {source.source}"
             )
+
+
+def _extremes(action_range: list[list[float]] | None) -> tuple[float, float]:
+    return (min(action_range[0]), max(action_range[1])) if action_range else (-1.0, 1.0)
