@@ -185,11 +185,12 @@ AUTHORS = TD3BC(
     alpha_schedule=AlphaSchedule(),
 )
 
+V01 = TD3BC(kfac=KFAC(ema_decay=0.8, start="batch", factor_every=10, inverse_every=20))
+
 PRESETS = {
     "td3_bc": Preset("TD3+BC", TD3BC()),
-    "gntd3_bc": Preset(
-        "GNTD3+BC", TD3BC(kfac=KFAC(ema_decay=0.8, start="batch", factor_every=10, inverse_every=20))
-    ),
+    "gntd3_bc": Preset("GNTD3+BC", V01),
+    "gntd3_bc_v01": Preset("GNTD3+BC (0.1)", V01),  # the preset of version 0.1
     # as the authors of the GNTD paper ran them
     "td3_bc_authors": Preset("TD3+BC (authors)", AUTHORS),
     "gntd3_bc_authors": Preset(

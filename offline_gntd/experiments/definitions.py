@@ -263,7 +263,7 @@ def _ablation_gntd3_bc() -> Experiment:
     corrected = f"{authors}@critic_optimiser.bias_correction=true"
     gauss_newton = [
         f"{base}@kfac.damping={damping}"
-        for base in ("gntd3_bc", authors, corrected)
+        for base in ("gntd3_bc_v01", authors, corrected)
         for damping in (0.1, 0.25)
     ]
     optimisers = ("", "@critic_optimiser.bias_correction=false", "@critic_optimiser.beta1=0.0")
