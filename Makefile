@@ -31,7 +31,7 @@ test-all: .venv/.ready-all lint
 
 # the engines and logs that are extras, and a browser: a Chromium of the system's, else one of playwright's own
 .venv/.ready-all: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,docs,notebook,browser,ray,slurm,tensorboard,wandb]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,docs,notebook,browser,ogbench,ray,slurm,tensorboard,wandb]"
 	command -v chromium || command -v chromium-browser || command -v google-chrome || $(BIN)/playwright install chromium
 	touch $@
 

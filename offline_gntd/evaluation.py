@@ -14,6 +14,8 @@ from torch import Tensor
 from offline_gntd.errors import UserError, first_line
 from offline_gntd.tasks import EPISODE_LIMIT, LOCOMOTION, Task, of_environment
 
+OGBENCH = "ogbench:"  # prefix of the ids of OGBench's environments: gymnasium imports the package
+
 
 def make(env_id: str, **options: Any) -> gymnasium.Env:
     """An environment whose observations are vectors and whose actions, if continuous, are in [−1, 1].
@@ -45,7 +47,15 @@ def _make(env_id: str, options: dict[str, Any]) -> gymnasium.Env:
         space = environment.observation_space
         if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
             environment = gymnasium.wrappers.FlattenObservation(environment)
-    return environment
+    return SuccessAsReward(environment) if env_id.startswith(OGBENCH) else environment
+
+
+class SuccessAsReward(gymnasium.Wrapper):
+    """An episode's return is 1 if it reaches the goal, which ends it, and 0 if not."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = self.env.step(action)
+        return obs, float(info["success"]), terminated, truncated, info
 
 
 def task_of(env_id: str, **options: Any) -> Task:

@@ -178,7 +178,7 @@ def _refuse_crowded_cells(lines: pd.DataFrame, layout: Layout) -> None:
 
 
 def _caption(selection: Selection, measure: Measure, with_totals: bool, with_rising: bool) -> str:
-    what = "Normalised score (0 random, 100 expert)" if measure.metric == "score" else measure.metric
+    what = selection.score_name if measure.metric == "score" else measure.metric
     source = "" if selection.comparable else " of one source"
     return sentences(
         f"{what}, {measure.words(selection)}: mean ± std over seeds.",

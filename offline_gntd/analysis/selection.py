@@ -25,6 +25,7 @@ ORIGINS = {  # dataset_origin in words
     "built": "built here",
     "d4rl": "D4RL",
     "minari": "Minari",
+    "ogbench": "OGBench",
     "authors": "authors' buffers",
     "imported": "user's",
 }
@@ -80,6 +81,16 @@ class Selection:
             return "updates"
         old = self.runs["versions"].iloc[0].get("offline_gntd", "").startswith("0.1.")
         return "batches" if old else "environment steps"
+
+    @property
+    def score_name(self) -> str:
+        """What a score is, by the reference returns of the tasks."""
+        sources = {task["reference_source"] for task in self.runs["task"]}
+        if sources and all(source.startswith("success rate") for source in sources):
+            return "Success rate (%)"
+        unknown = any(source.startswith("none known") for source in sources)
+        returns = "; the return itself where no reference returns are known" if unknown else ""
+        return f"Normalised score (0 random, 100 expert{returns})"
 
     @property
     def clock(self) -> str:

@@ -55,7 +55,7 @@ def _add_run(commands) -> None:
     add(
         "experiment",
         metavar="EXPERIMENT",
-        help="table1, table2, figure1, theory, a new name or a .toml file",
+        help="table1, table2, table-minari, table-ogbench, figure1, theory, a new name or a .toml file",
     )
     add("--algorithms", nargs="+", metavar="A", help="presets, such as gntd or td3_bc@alpha=1")
     add("--datasets", nargs="+", metavar="D", help="names or files; for online algorithms, environment ids")

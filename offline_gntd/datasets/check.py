@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from offline_gntd.datasets import authors, built_datasets, cache, catalogue, conversion, loading, minari_store
+from offline_gntd.datasets import (
+    authors,
+    built_datasets,
+    cache,
+    catalogue,
+    conversion,
+    loading,
+    minari_store,
+    ogbench_files,
+)
 from offline_gntd.datasets.d4rl import Identity, Recording, identify, timeouts_by_next_observations
 from offline_gntd.datasets.dataset import DatasetInfo
 from offline_gntd.datasets.download import locate
@@ -77,6 +86,9 @@ def check(source: str | Path, env: str | None = None, episode_limit: int | None 
         task, limit = authors.task_of(Path(source), env, episode_limit)
         report = Report(name, name, task.env_id)
         examine = partial(_check_authors, report, Path(source), task, limit)
+    elif kind == "ogbench":
+        report = Report(name, str(loading.ogbench_path(name)))
+        examine = partial(_check_ogbench, report, Path(report.source))
     elif kind == "imported":
         report = Report(name, "imported")
         examine = partial(_check_user_dataset, report, name)
@@ -121,6 +133,18 @@ def _check_user_dataset(report: Report, name: str) -> None:
     task, _ = loading.user_task(name)
     report.env_id = task.env_id
     _check_recording(report, loading.user_recording(name), Identity(task, "imported"))
+
+
+def _check_ogbench(report: Report, path: Path) -> None:
+    name = Path(report.name).stem if report.name.endswith(".npz") else report.name
+    task = ogbench_files.task_named(name)
+    report.env_id = task.env_id
+    rows, _ = ogbench_files.read(path, name, task)
+    report.steps = report.transitions = len(rows)
+    if _all_finite(report, rows):
+        low, high = task.action_range or (-1.0, 1.0)
+        _check_actions(report, iter([rows[:, task.obs_dim : task.obs_dim + task.action_dim]]), low, high)
+        _check_rows(report, rows, task)
 
 
 def _check_authors(report: Report, path: Path, task: Task, limit: int | None) -> None:

@@ -22,6 +22,7 @@ from offline_gntd.datasets import (
     d4rl,
     hdf5,
     minari_store,
+    ogbench_files,
 )
 from offline_gntd.datasets.cache import CachedSource, Contents
 from offline_gntd.datasets.d4rl import Identity, Recording
@@ -41,7 +42,7 @@ def load(
     source         hopper-medium-v2 (D4RL), mujoco/hopper/medium-v0 (Minari), cartpole-replay-s0 (built;
                    cartpole-replay is its first member), a name in a user file, the path of an HDF5 file in
                    D4RL's layout, the path of a buffer of the paper's authors (`datasets.authors`), or the
-                   dict of d4rl's env.get_dataset()
+                   dict of d4rl's env.get_dataset(), or a single-task dataset of OGBench
     env            hopper, Hopper-v4, cartpole …: the environment, if a file or dict does not name it
     episode_limit  steps, for data with neither timeouts nor next_observations
 
@@ -66,13 +67,15 @@ def cached_source(
         return _minari(str(source), env)
     if kind == "imported":
         return _imported(str(source))
+    if kind == "ogbench":
+        return _ogbench(str(source))
     if kind == "authors":
         return _authors(Path(source), env, episode_limit)
     return _file(Path(source), env, episode_limit)
 
 
 def kind_of(source: str | Path) -> str:
-    """built | d4rl | imported | authors | minari | file. D4RL's names and built ones take precedence.
+    """built | d4rl | imported | ogbench | authors | minari | file. Built and D4RL's names take precedence.
 
     Raises DatasetNotFound for a Minari id that is not on this machine, and UserError for any other name.
     """
@@ -91,6 +94,9 @@ def _kind_of(source: str | Path) -> str:
         return "d4rl"
     if isinstance(source, str) and name in user_sources():
         return "imported"
+    if ogbench_files.is_name(name) or ogbench_files.is_file(path):
+        ogbench_path(name)
+        return "ogbench"
     if authors.is_buffer(path):
         authors.require_files(path)
         return "authors"
@@ -115,7 +121,7 @@ def convert(
 ) -> str:
     """Write a dataset in the other format; returns the Minari id or the path that was written."""
     kind = kind_of(source)
-    if kind in ("imported", "authors"):
+    if kind in ("imported", "authors", "ogbench"):
         raise UserError(f"{source} cannot be converted: convert takes D4RL files and Minari datasets")
     other = "minari" if kind in ("d4rl", "file") else "d4rl"
     if to != other:
@@ -216,6 +222,37 @@ def _authors(path: Path, env: str | None, episode_limit: int | None) -> CachedSo
         return cache.key_of(files, dataclasses.asdict(task), limit)
 
     return CachedSource(folder, key(files), contents, lambda: key(authors.file_hashes(path)))
+
+
+# ---- OGBench ----
+
+
+def ogbench_path(source: str) -> Path:
+    """The file of a dataset of OGBench, given by its name or path."""
+    path = Path(source)
+    if not ogbench_files.is_file(path):
+        return ogbench_files.locate(source)
+    hdf5.check_is_file(path)
+    return path
+
+
+def _ogbench(source: str) -> CachedSource:
+    path, name = ogbench_path(source), Path(source).stem if source.endswith(".npz") else source
+    task = ogbench_files.task_named(name)
+    folder, full = _folder(name, path)
+    sha256, package = sha256_of(path), ogbench_files.package_version()
+    provenance = {"file": full, "sha256": sha256, "ogbench": package}
+    info = DatasetInfo(name=name, task=task, origin="ogbench", source=source, provenance=provenance)
+
+    @contextlib.contextmanager
+    def contents() -> Iterator[Contents]:
+        rows, episodes = ogbench_files.read(path, name, task)
+        yield info, [rows], episodes
+
+    def key(sha256: str) -> str:
+        return cache.key_of(sha256, dataclasses.asdict(task), package)
+
+    return CachedSource(folder, key(sha256), contents, lambda: key(sha256_of(path)))
 
 
 # ---- Minari ----

@@ -210,6 +210,11 @@ BODIES = ("halfcheetah", "hopper", "walker2d")
 SPLITS = ("medium", "medium-replay", "medium-expert", "expert")
 MUJOCO = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Swimmer-v4")
 ONLINE = ("pg_td", "pg_gntd")
+CONTINUOUS = ("bc", "td3_bc", "gntd3_bc", "iql")
+MINARI_BODIES = ("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverteddoublependulum")
+MINARI_BODIES += ("invertedpendulum", "pusher", "reacher", "swimmer", "walker2d")
+OGBENCH_DATA = ("antmaze-large-navigate", "humanoidmaze-medium-navigate", "antsoccer-arena-navigate")
+OGBENCH_DATA += ("cube-single-play", "cube-double-play", "scene-play", "puzzle-3x3-play")
 VERSIONS = ("v0", "v2", "local")  # data of table2: two versions of D4RL's, or built on this machine
 
 
@@ -305,6 +310,20 @@ BUILT_IN = {
                 table=TableView(aggregate="final-10"),  # as in the paper
             )
             for version in VERSIONS
+        ),
+        Experiment(
+            "table-minari",
+            tuple(f"mujoco/{body}/{split}-v0" for split in ("medium", "expert") for body in MINARI_BODIES),
+            CONTINUOUS,
+            protocol=Protocol(steps=100_000, evaluate_every=5_000, evaluate_episodes=10),
+            table=TableView(metric="return", aggregate="final-10"),  # most sets have no reference returns
+        ),
+        Experiment(  # the default task of each environment, evaluated as in OGBench's paper
+            "table-ogbench",
+            tuple(f"{data}-singletask-v0" for data in OGBENCH_DATA),
+            CONTINUOUS,
+            protocol=Protocol(steps=1_000_000, evaluate_every=100_000, evaluate_episodes=50),
+            table=TableView(aggregate="final-3"),
         ),
         Experiment(
             "figure1",
