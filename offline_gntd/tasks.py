@@ -20,6 +20,12 @@ class Task:
     # are loaded, and actions are scaled back for the environment
     action_range: list[list[float]] | None = None
 
+    @property
+    def action_limits(self) -> tuple[float, float]:
+        """The lowest and the highest action of the environment, over all dimensions."""
+        low, high = self.action_range or ([-1.0], [1.0])
+        return min(low), max(high)
+
     def to_unit(self, actions: np.ndarray) -> np.ndarray:
         """Actions of the environment [..., action_dim], scaled to [−1, 1]."""
         if self.action_range is None:

@@ -68,6 +68,9 @@ def describe(dataset: Dataset) -> str:
     actions = (
         f"{task.action_dim} discrete actions" if task.discrete else f"{task.action_dim}-dimensional actions"
     )
+    if task.action_range:
+        low, high = task.action_limits
+        actions += f" from {low:g} to {high:g}, scaled to −1 to 1"
     lines = [
         headline(dataset),
         "",

@@ -283,12 +283,13 @@ def check_compatible(config: Any, source: DataSource) -> None:
     check_actions(config, source.task)
     if source.task.discrete:
         return
-    space = task_of(source.task.env_id, **source.task.env_options).action_range
-    if space != source.task.action_range:
-        (low, high), (lowest, highest) = (_extremes(actions) for actions in (space, source.task.action_range))
+    expected = task_of(source.task.env_id, **source.task.env_options)
+    if expected.action_range != source.task.action_range:
+        low, high = expected.action_limits
+        lowest, highest = source.task.action_limits
         raise UserError(
-            f"{source.task.env_id} takes actions from {low:g} to {high:g}, {source.name} is for actions "
-            f"from {lowest:g} to {highest:g}"
+            f"{expected.env_id} takes actions from {low:g} to {high:g}, {source.name} is for actions from "
+            f"{lowest:g} to {highest:g}"
         )
     if isinstance(source, Dataset):
         largest = float(source.transitions.action.abs().max())
@@ -297,7 +298,3 @@ def check_compatible(config: Any, source: DataSource) -> None:
                 f"the actions of {source.name} reach {largest:g}, beyond the range of {source.task.env_id}, "
                 f"scaled to −1 to 1; see: offline-gntd datasets check {source.source}"
             )
-
-
-def _extremes(action_range: list[list[float]] | None) -> tuple[float, float]:
-    return (min(action_range[0]), max(action_range[1])) if action_range else (-1.0, 1.0)
