@@ -211,10 +211,14 @@ SPLITS = ("medium", "medium-replay", "medium-expert", "expert")
 MUJOCO = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Swimmer-v4")
 ONLINE = ("pg_td", "pg_gntd")
 CONTINUOUS = ("bc", "td3_bc", "gntd3_bc", "iql")
-MINARI_BODIES = ("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverteddoublependulum")
-MINARI_BODIES += ("invertedpendulum", "pusher", "reacher", "swimmer", "walker2d")
-OGBENCH_DATA = ("antmaze-large-navigate", "humanoidmaze-medium-navigate", "antsoccer-arena-navigate")
-OGBENCH_DATA += ("cube-single-play", "cube-double-play", "scene-play", "puzzle-3x3-play")
+MINARI_BODIES = (
+    *("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverteddoublependulum"),
+    *("invertedpendulum", "pusher", "reacher", "swimmer", "walker2d"),
+)
+OGBENCH_DATA = (
+    *("antmaze-large-navigate", "humanoidmaze-medium-navigate", "antsoccer-arena-navigate"),
+    *("cube-single-play", "cube-double-play", "scene-play", "puzzle-3x3-play"),
+)
 VERSIONS = ("v0", "v2", "local")  # data of table2: two versions of D4RL's, or built on this machine
 
 
