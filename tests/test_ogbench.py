@@ -129,6 +129,16 @@ def test_a_damaged_file_is_one_line(arrays, home, harm, capsys):
     assert FILE in error
 
 
+def test_files_are_listed(arrays, capsys):
+    assert main(["datasets", "list"]) == 0
+    assert "here  pointmaze-medium-navigate-singletask-v0\n" in capsys.readouterr().out
+
+
+def test_fetch_names_the_address(capsys):
+    assert main(["datasets", "fetch", NAME]) == 2
+    assert f"https://rail.eecs.berkeley.edu/datasets/ogbench/{FILE}" in capsys.readouterr().err
+
+
 def test_a_missing_file_names_the_download():
     with pytest.raises(
         UserError, match=r"rail\.eecs\.berkeley\.edu/datasets/ogbench/antmaze-large-navigate-v0"

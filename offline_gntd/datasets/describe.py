@@ -10,6 +10,7 @@ from offline_gntd.datasets import (
     download,
     loading,
     minari_store,
+    ogbench_files,
 )
 from offline_gntd.datasets.check import BINS, Report
 from offline_gntd.datasets.dataset import Dataset
@@ -33,6 +34,8 @@ def listing() -> str:
     lines.append("      * has known issues; `datasets show` lists them")
     lines += ["", "      Minari, on this machine (download others with: offline-gntd datasets fetch ID)"]
     lines += [f"{_mark(True)}{name}" for name in others] or ["      none"]
+    lines += ["", "      OGBench, on this machine (other tasks: -singletask-task1-v0 … -singletask-task5-v0)"]
+    lines += [f"{_mark(True)}{name}" for name in ogbench_files.local_names()] or ["      none"]
     imported = loading.user_sources()
     if imported:
         lines += ["", "      imported"]

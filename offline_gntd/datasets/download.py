@@ -17,7 +17,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from offline_gntd.datasets import built_datasets, catalogue, minari_store
+from offline_gntd.datasets import built_datasets, catalogue, minari_store, ogbench_files
 from offline_gntd.datasets.catalogue import Entry
 from offline_gntd.datasets.dataset import DatasetNotFound
 from offline_gntd.errors import UserError, first_line, unknown
@@ -47,6 +47,8 @@ def fetch(name: str, from_file: Path | None = None) -> Path:
         return adopt(entry, from_file) if from_file else fetch_d4rl(entry)
     if built_datasets.is_name(name):
         raise UserError(f"{name} cannot be fetched; build it with: offline-gntd datasets build {name}")
+    if ogbench_files.is_name(name):
+        return ogbench_files.locate(name)  # its error names the address
     if not minari_store.is_id(name) or "/" not in name:
         raise unknown("dataset", name, catalogue.entries(), "See: offline-gntd datasets list")
     if from_file:

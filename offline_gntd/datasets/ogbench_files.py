@@ -53,11 +53,22 @@ def split_name(name: str) -> tuple[str, str]:
 def locate(name: str) -> Path:
     """The file of a named dataset on this machine; raises DatasetNotFound."""
     file = f"{split_name(name)[1]}.npz"
-    folders = [home() / "datasets" / "ogbench", Path.home() / ".ogbench" / "data"]
-    for folder in folders:
+    for folder in folders():
         if (folder / file).is_file():
             return folder / file
-    raise DatasetNotFound(f"{name} is not on this machine; download {HOST}/{file} to {folders[0]}")
+    raise DatasetNotFound(f"{name} is not on this machine; download {HOST}/{file} to {folders()[0]}")
+
+
+def folders() -> list[Path]:
+    """Where files are looked for: this package's folder and OGBench's."""
+    return [home() / "datasets" / "ogbench", Path.home() / ".ogbench" / "data"]
+
+
+def local_names() -> list[str]:
+    """The default task of each file on this machine."""
+    stems = {path.stem for folder in folders() for path in folder.glob("*.npz") if is_file(path)}
+    parts = [stem.rpartition("-v") for stem in stems if not stem.endswith("-val")]
+    return sorted(f"{data}-singletask-v{version}" for data, _, version in parts)
 
 
 def task_named(name: str) -> Task:
