@@ -87,6 +87,22 @@ def test_script_presets_show_the_numbers_of_the_paper():
     assert "Time limits count as terminal." in table.protocol
 
 
+def test_settings_that_all_algorithms_share_stand_in_the_caption_not_in_labels():
+    names = ("td3_bc@precision=bfloat16", "bc@precision=bfloat16")
+    experiment = Experiment("half", ("hopper-medium-v2",), names, seeds=1, protocol=PROTOCOL)
+    store(experiment)
+    for name, label in zip(names, ("TD3+BC", "BC"), strict=True):
+        changes = d4rl("hopper-medium-v2") | {"label": f"{label} precision=bfloat16"}
+        write_run(experiment, name, 0, [100, 200], dataset="hopper-medium-v2", **changes)
+    table = render.table("half")
+    assert table.columns == ("dataset", "TD3+BC", "BC")
+    assert "all with precision=bfloat16" in table.protocol
+    assert {row[0].text for row in table.block} == {"paper: hopper-medium", "CORL: hopper-medium-v2"}
+    alone = render.table("half", algorithms=["TD3+BC"])
+    assert alone.columns == ("dataset", "TD3+BC")
+    assert "all with precision=bfloat16" in alone.protocol
+
+
 @pytest.fixture
 def gauss_newton():
     """GNTD reaches 400 in all seeds, TD in one of three."""

@@ -64,6 +64,7 @@ class Selection:
     runs: pd.DataFrame  # in the experiment's order
     missing: tuple[MissingRun, ...]
     notes: tuple[str, ...]  # sentences for the caption
+    shared: tuple[str, ...] = ()  # see shared_settings
 
     @property
     def measure(self) -> "Measure":
@@ -132,7 +133,10 @@ class Selection:
     def labels(self) -> dict[str, str]:
         """Label of each algorithm: as recorded in its runs; without runs, the label of its preset."""
         known = self.runs.drop_duplicates("algorithm").set_index("algorithm")["label"].to_dict()
-        return {name: known.get(name) or _preset_label(name) for name in self.experiment.algorithms}
+        return {
+            name: known.get(name) or short_label(_preset_label(name), self.shared)
+            for name in self.experiment.algorithms
+        }
 
     @property
     def headings(self) -> dict[str, str]:
@@ -155,7 +159,8 @@ class Selection:
         return (
             f"{seeds} {'seed' if seeds == 1 else 'seeds'}, {protocol.steps:,} {self.unit}"
             f"{f' ({other})' if other else ''}, evaluated every {protocol.evaluate_every:,} with "
-            f"{protocol.evaluate_episodes} episodes. {self._data()}"
+            f"{protocol.evaluate_episodes} episodes"
+            f"{'; all with ' if self.shared else ''}{', '.join(self.shared)}. {self._data()}"
         )
 
     def _data(self) -> str:
@@ -201,6 +206,22 @@ def _text(value) -> str:
     return value if isinstance(value, str) else ""
 
 
+def shared_settings(experiment: Experiment) -> tuple[str, ...]:
+    """The settings that all of an experiment's algorithms have in their names: precision=bfloat16.
+
+    Labels leave them out; captions name them once.
+    """
+    settings = [name.split("@")[1:] for name in experiment.algorithms]
+    if len(settings) < 2:
+        return ()
+    return tuple(setting for setting in settings[0] if all(setting in other for other in settings))
+
+
+def short_label(label: str, shared: Iterable[str]) -> str:
+    """TD3+BC for TD3+BC precision=bfloat16, if all algorithms share precision=bfloat16."""
+    return " ".join(word for word in label.split(" ") if word not in shared)
+
+
 def select(
     name: str,
     datasets: Sequence[str] = (),
@@ -212,8 +233,11 @@ def select(
 
     Raises UserError without finished runs, or if they must not be compared (see refuse_incomparable).
     """
-    found = results.read(name)
-    experiment = _restricted(definitions.find(name), found.runs, datasets, algorithms, without)
+    found, whole = results.read(name), definitions.find(name)
+    shared = shared_settings(whole)
+    if len(found.runs):
+        found.runs["label"] = [short_label(label, shared) for label in found.runs["label"]]
+    experiment = _restricted(whole, found.runs, datasets, algorithms, without)
     finished = found.finished()
     if finished.empty:
         raise UserError(f"no finished runs of {name}; run them with: offline-gntd run {name}")
@@ -249,6 +273,7 @@ def select(
             *_left_out(without_scores, "have no evaluations (delete their folders to run them again)"),
             *mixed_data_notes(runs),
         ),
+        shared,
     )
 
 
