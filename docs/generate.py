@@ -365,6 +365,17 @@ def full_size(experiment: str, cores: tuple[int, ...]) -> str:
     return markdown(head, lines)
 
 
+def candidates(experiment: str, family: str) -> str:
+    """The candidates of a family (the first word of their labels) by the mean of their scores over datasets."""
+    lines = pd.DataFrame(rows(f"{experiment} --rows algorithm"))
+    lines = lines[lines["label"].str.split(" ").str[0] == family]
+    means = lines.pivot(index="label", columns="dataset", values="score")[[*lines["dataset"].unique()]]
+    means.insert(0, "mean", means.mean(axis=1))
+    means = means.sort_values("mean", ascending=False, kind="stable")
+    head = ["candidate", "mean", *(short(name) for name in means.columns[1:])]
+    return markdown(head, ((label, *map(tenths, row)) for label, row in means.iterrows()))
+
+
 def image(experiment: str, kind: str, caption: str) -> str:
     """A figure in analysis/, if it is committed."""
     if not (REPOSITORY / "analysis" / f"{experiment}-{kind}.png").exists():
@@ -373,7 +384,7 @@ def image(experiment: str, kind: str, caption: str) -> str:
 
 
 FUNCTIONS = (
-    caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate, exists, exported, full_size,
+    candidates, caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate, exists, exported, full_size,
     image, listed, outdated, probability, protocol, provenance, rows, spread, table, theory, verdict,
 )  # fmt: skip
 

@@ -34,8 +34,8 @@ def clone(home):
 
 
 def test_exported_experiments_are_listed():
-    assert set(with_results()) == set(EXPERIMENTS) >= {"table1", "periods"}
-    assert {("table1", None), ("table1", "published"), ("periods", None)} <= set(COMMITTED)
+    assert set(with_results()) == set(EXPERIMENTS) >= {"table1", "figure1"}
+    assert {("table1", None), ("table1", "published"), ("figure1", None)} <= set(COMMITTED)
 
 
 @pytest.mark.parametrize(("name", "kind"), COMMITTED)
@@ -81,15 +81,15 @@ def test_figures_of_every_experiment(name, home):
 
 
 def test_kfac_figure_of_shipped_runs():
-    written = render.figure("periods", ["kfac"])
-    assert all(path.name.startswith("periods-kfac") and path.stat().st_size > 5_000 for path in written)
+    written = render.figure("figure1", ["kfac"])
+    assert all(path.name.startswith("figure1-kfac") and path.stat().st_size > 5_000 for path in written)
 
 
 def test_figure_without_data_is_refused(home):
-    text = (home / "results/periods.csv").read_text().replace("kfac_", "x_")
-    (home / "results/periods.csv").write_text(text)
+    text = (home / "results/figure1.csv").read_text().replace("kfac_", "x_")
+    (home / "results/figure1.csv").write_text(text)
     with pytest.raises(UserError, match="no data for the figure 'kfac'"):
-        render.figure("periods", ["kfac"])
+        render.figure("figure1", ["kfac"])
 
 
 @pytest.mark.slow
