@@ -320,7 +320,7 @@ def verdict(better: int, worse: int, total: int) -> str:
 
 def cost_per_update(experiments: list[str]) -> str:
     """CPU seconds of 1,000 updates by algorithm, and their ratio to those of the baseline."""
-    found = [each.runs for name in experiments if (each := results.read_exported(name))]
+    found = [select(name, allow_mixed_data=True).runs for name in experiments]
     runs = pd.concat(found).query("status == 'done'")
     runs = runs.assign(rate=1000 * runs["training_cpu_seconds"] / runs["steps"])
     medians = runs.groupby(["label", "dataset"], sort=False)["rate"].median().unstack()
@@ -336,22 +336,21 @@ def cost_per_update(experiments: list[str]) -> str:
 
 def cost_ratio(experiment: str, algorithm: str, baseline: str) -> str:
     """CPU seconds of an update relative to the baseline's, median (range) over the datasets on which the same
-    commit ran both."""
-    found = results.read_exported(experiment)
-    assert found is not None
-    runs = found.runs.assign(rate=found.runs["training_cpu_seconds"] / found.runs["steps"])
+    commit ran both. The algorithms are given by their labels."""
+    runs = select(experiment, allow_mixed_data=True).runs
+    runs = runs.assign(rate=runs["training_cpu_seconds"] / runs["steps"])
     runs["commit"] = runs["commit"].astype(object).fillna("")
-    groups = runs.groupby(["dataset", "algorithm"])
+    groups = runs.groupby(["dataset", "label"])
     rates, commits = groups["rate"].median().unstack(), groups["commit"].agg(set).unstack()
     ratios = (rates[algorithm] / rates[baseline])[commits[algorithm] == commits[baseline]].dropna()
     return f"× {ratios.median():.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
 
 
-def full_size(experiment: str, cores: tuple[int, ...]) -> str:
-    """Time of a built-in experiment by `--dry-run`, one line per algorithm and one for all of them."""
+def full_size(experiment: str, algorithms: tuple[str, ...], cores: tuple[int, ...]) -> str:
+    """Time of a built-in experiment with these algorithms by `--dry-run`, by algorithm and in all."""
     whole_grid = definitions.BUILT_IN[experiment]
     lines = []
-    for names in [*((name,) for name in whole_grid.algorithms), whole_grid.algorithms]:
+    for names in [*((name,) for name in algorithms), algorithms]:
         grid = definitions.Experiment(
             f"{experiment}-cost", whole_grid.datasets, names, whole_grid.seeds, whole_grid.protocol
         )
@@ -366,7 +365,7 @@ def full_size(experiment: str, cores: tuple[int, ...]) -> str:
 
 
 def candidates(experiment: str, family: str) -> str:
-    """The candidates of a family (the first word of their labels) by the mean of their scores over datasets."""
+    """The candidates whose labels begin with `family`, by the mean of their scores over the datasets."""
     lines = pd.DataFrame(rows(f"{experiment} --rows algorithm"))
     lines = lines[lines["label"].str.split(" ").str[0] == family]
     means = lines.pivot(index="label", columns="dataset", values="score")[[*lines["dataset"].unique()]]
@@ -374,6 +373,26 @@ def candidates(experiment: str, family: str) -> str:
     means = means.sort_values("mean", ascending=False, kind="stable")
     head = ["candidate", "mean", *(short(name) for name in means.columns[1:])]
     return markdown(head, ((label, *map(tenths, row)) for label, row in means.iterrows()))
+
+
+def learning(experiment: str, label: str, every: int) -> str:
+    """The data of an experiment and an algorithm's score on it (mean over seeds) at every `every` updates."""
+    selection = select(experiment, allow_mixed_data=True)
+    key = selection.runs.query("label == @label").drop_duplicates("algorithm")["algorithm"]
+    found = selection.evaluations[selection.evaluations["algorithm"].isin(key)]
+    curves = found[found["step"] % every == 0].groupby(["dataset", "step"])["score"].mean().unstack()
+    lines = [
+        (
+            selection.dataset_labels[run["dataset"]],
+            f"{run['dataset_rows']:,}",
+            tenths(run["dataset_score"]),
+            run["dataset_sha256"][:8],
+            *map(tenths, curves.loc[run["dataset"]]),
+        )
+        for run in selection.datasets.to_dict("records")
+        if run["dataset"] in curves.index
+    ]
+    return markdown(["dataset", "rows", "score of the data", "sha256", *map(whole, curves.columns)], lines)
 
 
 def image(experiment: str, kind: str, caption: str) -> str:
@@ -384,8 +403,9 @@ def image(experiment: str, kind: str, caption: str) -> str:
 
 
 FUNCTIONS = (
-    candidates, caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate, exists, exported, full_size,
-    image, listed, outdated, probability, protocol, provenance, rows, spread, table, theory, verdict,
+    candidates, caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate, exists, exported,
+    full_size, image, learning, listed, outdated, probability, protocol, provenance, rows, short, spread,
+    table, tenths, theory, verdict,
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Dry runs, progress and status of a grid, from its files and from measured rates."""
 
+import dataclasses
 import io
 import json
 import os
@@ -146,6 +147,9 @@ def test_rates_are_those_of_the_most_similar_runs():
     assert Rates(known).rate(cell) == Rate(0.3, 4.0)  # the median
     assert Rates({widest: known[widest]}).rate(cell) == Rate(1.0, 0.0)
     assert Rates({("td", 1): [Rate(1.0, 0.0)]}).rate(cell) is None
+    half = dataclasses.replace(cell, algorithm=f"{cell.algorithm}@precision=bfloat16")
+    assert Rates(known).rate(half) is None  # another precision is another speed
+    assert Rates({("dqn@precision=bfloat16", 1): [Rate(2.0, 0.0)]}).rate(half) == Rate(2.0, 0.0)
     assert Rate(0.5, 2.0).seconds(cell) == 60 * 0.5 + 3 * 2 * 2.0
     assert Rate(0.5, 2.0).seconds(cell, start=50) == 10 * 0.5 + 1 * 2 * 2.0
 

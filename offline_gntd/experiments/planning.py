@@ -208,8 +208,10 @@ class Rates:
 
 
 def _keys(algorithm: str, dataset: str, seeds: int) -> list[tuple]:
-    """Keys from the most similar runs to the least. A variant without runs has the rate of its preset."""
-    preset = algorithm.partition("@")[0]
+    """Keys from the most similar runs to the least. A variant without runs has the rate of its preset in the
+    same precision."""
+    name, *changes = algorithm.split("@")
+    preset = "@".join([name, *(change for change in changes if change.startswith("precision="))])
     return [(algorithm, dataset, seeds), (algorithm, seeds), (preset, dataset, seeds), (preset, seeds)]
 
 
