@@ -128,14 +128,14 @@ class _GreedyPolicy(nn.Module):
         self.agent, self.scaled = agent, task.action_range is not None
         if self.scaled:
             low, high = torch.tensor(task.action_range)
-            self.register_buffer("centre", (high + low) / 2, persistent=False)
-            self.register_buffer("half_width", (high - low) / 2, persistent=False)
+            self.register_buffer("action_centre", (high + low) / 2, persistent=False)
+            self.register_buffer("action_half_width", (high - low) / 2, persistent=False)
         for name, tensor in agent_state(agent, 0).items():
             self.register_buffer(name.replace(".", "_"), tensor, persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
         actions = self.agent.act(obs[None])[0]
-        return actions * self.half_width + self.centre if self.scaled else actions
+        return actions * self.action_half_width + self.action_centre if self.scaled else actions
 
 
 def train(
@@ -169,7 +169,7 @@ def train(
             raise UserError(f"{name} must be at least 1, not {value}")
     sources = sources_of(dataset, config, seeds) if isinstance(dataset, str) else [dataset] * len(seeds)
     check_compatible(config, sources[0])
-    with _one_thread(), contextlib.closing(Training(config, sources, seeds, device)) as training:
+    with _torch_settings(), contextlib.closing(Training(config, sources, seeds, device)) as training:
         evaluations = _train(training, seeds, steps, evaluate_every, evaluate_episodes, callback, progress)
         agents = _agents(training, seeds)
     for agent, agent_evaluations in zip(agents, evaluations, strict=True):
@@ -221,10 +221,10 @@ def _agents(training: Training, seeds: list[int]) -> list[TrainedAgent]:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def _torch_settings() -> Iterator[None]:
     """Compute as the command line does; the caller's settings of torch are restored afterwards."""
     threads = torch.get_num_threads()
-    flushed = not (torch.tensor(1e-40) * 1).item()  # torch has no function that says so
+    flushed = not (torch.tensor(1e-40, dtype=torch.float32) * 1).item()  # torch cannot report this setting
     processes.prepare()
     try:
         yield
@@ -242,7 +242,7 @@ def evaluate(agent: TrainedAgent, episodes: int = 10, seed: int | None = None) -
     if episodes < 1:
         raise UserError(f"episodes must be at least 1, not {episodes}")
     with (
-        _one_thread(),
+        _torch_settings(),
         contextlib.closing(
             Evaluator(agent.task, [agent.seed if seed is None else seed], episodes)
         ) as evaluator,

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -22,7 +22,7 @@ def make(env_id: str, **options: Any) -> gymnasium.Env:
 
     Prints errors only.
     """
-    environment = _make(env_id, options)
+    environment = _make_unscaled(env_id, options)
     space = environment.action_space
     if isinstance(space, gymnasium.spaces.Box) and range_of(space):
         return gymnasium.wrappers.RescaleAction(environment, np.float32(-1), np.float32(1))
@@ -35,8 +35,8 @@ def range_of(space: gymnasium.spaces.Box) -> list[list[float]] | None:
     return None if (low == -1).all() and (high == 1).all() else [low.tolist(), high.tolist()]
 
 
-def _make(env_id: str, options: dict[str, Any]) -> gymnasium.Env:
-    """An environment as it is registered, but for observations."""
+def _make_unscaled(env_id: str, options: dict[str, Any]) -> gymnasium.Env:
+    """The registered environment with flat observations."""
     _silence_mujoco()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # out-of-date versions are chosen on purpose
@@ -51,16 +51,40 @@ def _make(env_id: str, options: dict[str, Any]) -> gymnasium.Env:
 
 
 class SuccessAsReward(gymnasium.Wrapper):
-    """An episode's return is 1 if it reaches the goal, which ends it, and 0 if not."""
+    """An episode of OGBench: its return is 1 if it reaches the goal, which ends it, and 0 if not.
+
+    OGBench's mazes draw from numpy's global generator. Here a seed decides these draws too, and the caller's
+    state of that generator is restored after each call.
+    """
+
+    random_state: Any = None  # of the episode; None before the first seed
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            self.random_state = np.random.RandomState(seed).get_state()
+        with self._random_numbers():
+            return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        obs, _, terminated, truncated, info = self.env.step(action)
+        with self._random_numbers():
+            obs, _, terminated, truncated, info = self.env.step(action)
         return obs, float(info["success"]), terminated, truncated, info
+
+    @contextlib.contextmanager
+    def _random_numbers(self) -> Iterator[None]:
+        before = np.random.get_state()
+        if self.random_state is not None:
+            np.random.set_state(self.random_state)
+        try:
+            yield
+        finally:
+            self.random_state = np.random.get_state()
+            np.random.set_state(before)
 
 
 def task_of(env_id: str, **options: Any) -> Task:
     """The task of an environment, with D4RL's reference returns if it has any."""
-    environment = _make(env_id, options)
+    environment = _make_unscaled(env_id, options)
     obs, action = environment.observation_space, environment.action_space
     environment.close()
     return task_of_spaces(env_id, obs, action, options)
@@ -71,8 +95,12 @@ def task_of_spaces(env_id: str, obs: Any, action: Any, options: dict[str, Any] |
     discrete = isinstance(action, gymnasium.spaces.Discrete)
     if not discrete and not isinstance(action, gymnasium.spaces.Box):
         raise UserError(f"{env_id} has an action space that no algorithm supports: {action}")
-    if isinstance(action, gymnasium.spaces.Box) and not action.is_bounded():
-        raise UserError(f"the actions of {env_id} are not bounded: {action}")
+    if isinstance(action, gymnasium.spaces.Box):
+        with np.errstate(over="ignore"):
+            width = action.high - action.low
+        floats = np.issubdtype(action.dtype, np.floating)
+        if not (floats and action.is_bounded() and np.isfinite(width).all() and (width > 0).all()):
+            raise UserError(f"the actions of {env_id} are not numbers between two bounds: {action}")
     known = of_environment(env_id)
     low, high, source = 0.0, 100.0, "none known: a score is the return itself"
     if known:
@@ -98,14 +126,14 @@ def task_named(env: str) -> tuple[Task, int | None]:
     if known:
         return known.task(env.rpartition("-")[2]), EPISODE_LIMIT
     try:
-        return task_of(env), limit_of(env)
+        return task_of(env), limit_of(env)  # task_of imports the module of module:Env-v0
     except UserError as error:
         raise UserError(f"{error}; --env takes {', '.join(LOCOMOTION)} or a gymnasium id") from error
 
 
 def limit_of(env_id: str) -> int | None:
     """The longest episode of a registered environment, in steps."""
-    return gymnasium.spec(env_id).max_episode_steps
+    return gymnasium.spec(env_id.rpartition(":")[2]).max_episode_steps
 
 
 def without_import(env_id: str, where: str) -> str:
@@ -262,7 +290,8 @@ BATCHED: dict[str, type[BatchedEnvs]] = {"Acrobot-v1": Acrobot, "CartPole-v1": C
 
 
 class Evaluator:
-    """Complete episodes of a stack of policies, stepped together.
+    """Complete episodes of a stack of policies, stepped together; OGBench's, at most 10 of a seed at a time,
+    because its environments take up to 175 MB each.
 
     Every episode runs to its end, so short episodes are not favoured. Its start depends only on the seed, the
     key (a run gives its step) and the episode's number: results do not depend on earlier evaluations.
@@ -270,17 +299,26 @@ class Evaluator:
 
     def __init__(self, task: Task, seeds: Sequence[int], episodes: int):
         self.task, self.seeds, self.episodes = task, tuple(seeds), episodes
+        self.together = min(episodes, 10) if task.env_id.startswith(OGBENCH) else episodes
         batched = None if task.env_options else BATCHED.get(task.env_id)
-        count = 1 if batched else len(seeds) * episodes
+        count = 1 if batched else len(seeds) * self.together
         self.environments = [make(task.env_id, **task.env_options) for _ in range(count)]
         self.envs: BatchedEnvs | SeparateEnvs = (
             batched(self.environments[0]) if batched else SeparateEnvs(self.environments, task.obs_dim)
         )
 
     def returns(self, act: Callable[[Tensor], Tensor], key: int, device: str = "cpu") -> np.ndarray:
-        """Undiscounted returns [seeds, episodes] of act: obs [seeds, episodes, obs_dim] -> actions."""
-        shape = (len(self.seeds), self.episodes)
-        starts = [np.random.SeedSequence([seed, key, i]) for seed in self.seeds for i in range(self.episodes)]
+        """Undiscounted returns [seeds, episodes] of act: obs [seeds, n, obs_dim] -> actions."""
+        rounds = [
+            self._play(act, key, device, range(first, min(first + self.together, self.episodes)))
+            for first in range(0, self.episodes, self.together)
+        ]
+        return np.concatenate(rounds, axis=1)
+
+    def _play(self, act: Callable[[Tensor], Tensor], key: int, device: str, episodes: range) -> np.ndarray:
+        """The returns [seeds, len(episodes)] of the episodes with these numbers."""
+        shape = (len(self.seeds), len(episodes))
+        starts = [np.random.SeedSequence([seed, key, i]) for seed in self.seeds for i in episodes]
         obs = self.envs.reset([int(start.generate_state(1)[0]) for start in starts])
         returns, live = np.zeros(len(obs)), np.arange(len(obs))
         while len(live):

@@ -21,23 +21,29 @@ class Task:
     action_range: list[list[float]] | None = None
 
     @property
+    def action_bounds(self) -> np.ndarray:
+        """The lowest and the highest action of the environment [2, action_dim]."""
+        low, high = self.action_range or ([-1.0], [1.0])
+        return np.array(np.broadcast_arrays(low, high, np.ones(self.action_dim))[:2], np.float32)
+
+    @property
     def action_limits(self) -> tuple[float, float]:
         """The lowest and the highest action of the environment, over all dimensions."""
-        low, high = self.action_range or ([-1.0], [1.0])
-        return min(low), max(high)
+        low, high = self.action_bounds
+        return float(low.min()), float(high.max())
 
     def to_unit(self, actions: np.ndarray) -> np.ndarray:
         """Actions of the environment [..., action_dim], scaled to [−1, 1]."""
         if self.action_range is None:
             return actions
-        low, high = np.asarray(self.action_range, np.float32)
+        low, high = self.action_bounds
         return (actions - (high + low) / 2) / ((high - low) / 2)
 
     def to_environment(self, actions: np.ndarray) -> np.ndarray:
         """Actions in [−1, 1] [..., action_dim], scaled to the environment's range."""
         if self.action_range is None:
             return actions
-        low, high = np.asarray(self.action_range, np.float32)
+        low, high = self.action_bounds
         return actions * ((high - low) / 2) + (high + low) / 2
 
     def score(self, returns):

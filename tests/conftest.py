@@ -24,6 +24,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "d4rl-package"))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari-package"))
     torch.set_num_threads(1)
+    torch.set_flush_denormal(False)  # a test may have set it for its process
     return tmp_path
 
 

@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 import torch
 
-from offline_gntd.evaluation import BATCHED, Acrobot, CartPole, Evaluator, SeparateEnvs
+from offline_gntd.errors import UserError
+from offline_gntd.evaluation import (
+    BATCHED,
+    Acrobot,
+    CartPole,
+    Evaluator,
+    SeparateEnvs,
+    task_named,
+    task_of_spaces,
+)
 from offline_gntd.tasks import Task
 
 
@@ -123,3 +132,28 @@ def test_only_acrobot_and_cartpole_without_options_are_batched(cartpole):
     np.testing.assert_array_equal(
         short.returns(lambda obs: torch.zeros(1, 2, dtype=torch.int64), key=0), [[7, 7]]
     )
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        gymnasium.spaces.Box(0, 255, (1,), np.uint8),
+        gymnasium.spaces.Box(-1, np.inf, (1,)),
+        gymnasium.spaces.Box(-3.4e38, 3.4e38, (1,)),
+        gymnasium.spaces.Box(np.float32([-1, 2]), np.float32([1, 2])),
+    ],
+)
+def test_actions_that_cannot_be_scaled_are_refused(action):
+    with pytest.raises(UserError, match="not numbers between two bounds"):
+        task_of_spaces("Any-v0", gymnasium.spaces.Box(-1, 1, (3,)), action)
+
+
+def test_the_module_of_an_environment_that_the_user_names_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "my_cart.py").write_text(
+        "import gymnasium\ngymnasium.register('MyCart-v0', 'gymnasium.envs.classic_control:CartPoleEnv',"
+        " max_episode_steps=50)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    task, limit = task_named("my_cart:MyCart-v0")
+    assert (task.obs_dim, limit) == (4, 50)
+    gymnasium.registry.pop("MyCart-v0")

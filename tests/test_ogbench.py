@@ -10,6 +10,7 @@ from offline_gntd.datasets import load
 from offline_gntd.datasets.check import check
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator, make
+from offline_gntd.experiments.training import ReplayBatches
 
 pytest.importorskip("ogbench")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -119,7 +120,15 @@ def wide(arrays):
     arrays["actions"] = np.repeat(arrays["actions"], 2, axis=1)
 
 
-@pytest.mark.parametrize("harm", [without_actions, shorter, wide])
+def unknown_positions(arrays):
+    arrays["qpos"][3] = np.nan
+
+
+def half_terminal(arrays):
+    arrays["terminals"][3] = np.nan
+
+
+@pytest.mark.parametrize("harm", [without_actions, shorter, wide, unknown_positions, half_terminal])
 def test_a_damaged_file_is_one_line(arrays, home, harm, capsys):
     harm(arrays)
     np.savez(home / "datasets" / "ogbench" / FILE, **arrays)
@@ -132,6 +141,57 @@ def test_a_damaged_file_is_one_line(arrays, home, harm, capsys):
 def test_files_are_listed(arrays, capsys):
     assert main(["datasets", "list"]) == 0
     assert "here  pointmaze-medium-navigate-singletask-v0\n" in capsys.readouterr().out
+
+
+def test_an_evaluation_can_be_repeated(arrays):
+    """OGBench's mazes draw the start of an episode from numpy's global generator."""
+    task = load(NAME).task
+    starts = []
+
+    def act(obs):
+        starts.append(obs.clone())
+        return torch.ones(1, obs.shape[1], 2)
+
+    for _ in range(2):
+        evaluator = Evaluator(task, [0], 12)  # played in two rounds
+        evaluator.returns(act, key=3)
+        evaluator.close()
+        np.random.rand()  # by someone else
+    half = len(starts) // 2
+    assert len({tuple(obs) for obs in starts[0][0].tolist()}) == 10  # starts differ
+    assert all(torch.equal(x, y) for x, y in zip(starts[:half], starts[half:], strict=True))
+    assert {obs.shape[1] for obs in starts} == {10, 2}
+
+
+def test_an_episode_leaves_numpy_s_generator_alone(arrays):
+    environment = make(load(NAME).task.env_id)
+    np.random.seed(0)
+    expected = np.random.rand()
+    np.random.seed(0)
+    environment.reset(seed=1)
+    environment.step(np.zeros(2, np.float32))
+    environment.close()
+    assert np.random.rand() == expected
+
+
+def test_iql_does_not_scale_the_rewards_of_ogbench(arrays):
+    dataset = load(NAME)
+    rows = ReplayBatches([dataset], 4, [torch.Generator()], scale_rewards=True).rows
+    assert torch.equal(rows, dataset.rows)
+
+
+def test_a_path_is_stored_in_full(arrays, home, monkeypatch):
+    monkeypatch.chdir(home / "datasets" / "ogbench")
+    assert load(FILE).source == str(home / "datasets" / "ogbench" / FILE)
+
+
+def test_check_counts_episodes(arrays):
+    assert check(NAME).returns["episodes"] == 2
+
+
+def test_fetch_takes_no_file_of_ogbench(arrays, capsys):
+    assert main(["datasets", "fetch", NAME, "--from-file", "x.npz"]) == 2
+    assert "--from-file takes a D4RL file" in capsys.readouterr().err
 
 
 def test_fetch_names_the_address(capsys):

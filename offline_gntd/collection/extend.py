@@ -112,7 +112,7 @@ def joined(recording: Recording, steps: RolloutBuffer, transitions: int, task: T
     timeouts[-1] |= not recording.terminals[-1]  # the file may end inside an episode
     pairs = {
         "observations": (old["observations"], new.obs),
-        "actions": (old["actions"], new.action),
+        "actions": (old["actions"], task.to_environment(new.action.numpy())),
         "rewards": (recording.rewards, new.reward),
         "terminals": (recording.terminals, terminated),
         "timeouts": (timeouts, last & ~terminated),

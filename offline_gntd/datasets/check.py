@@ -139,12 +139,13 @@ def _check_ogbench(report: Report, path: Path) -> None:
     name = Path(report.name).stem if report.name.endswith(".npz") else report.name
     task = ogbench_files.task_named(name)
     report.env_id = task.env_id
-    rows, _ = ogbench_files.read(path, name, task)
+    rows, episodes = ogbench_files.read(path, name, task)
     report.steps = report.transitions = len(rows)
     if _all_finite(report, rows):
         low, high = task.action_range or (-1.0, 1.0)
         _check_actions(report, iter([rows[:, task.obs_dim : task.obs_dim + task.action_dim]]), low, high)
         _check_rows(report, rows, task)
+        _check_returns(report, episodes, task)
 
 
 def _check_authors(report: Report, path: Path, task: Task, limit: int | None) -> None:

@@ -26,7 +26,7 @@ class DatasetInfo:
 
     name: str  # safe as a folder name
     task: Task
-    origin: str  # built | d4rl | minari | imported | file | dict | authors | online
+    origin: str  # built | d4rl | minari | ogbench | imported | file | dict | authors | online
     source: str = ""  # the argument of `load` that opens it again: a name, or a file's full path
     d4rl_id: str | None = None  # the D4RL file it is or, by its file name, claims to be
     version: str | None = None  # v0 | v1 | v2 of a D4RL file, vN of a Minari dataset
@@ -47,7 +47,7 @@ class Dataset(DatasetInfo):
 
     @property
     def transitions(self) -> Transitions:
-        """All transitions as stored, not normalised."""
+        """All transitions; observations are not normalised, actions are scaled to [−1, 1]."""
         return from_rows(self.rows, self.task)
 
     @property

@@ -48,6 +48,9 @@ def fetch(name: str, from_file: Path | None = None) -> Path:
     if built_datasets.is_name(name):
         raise UserError(f"{name} cannot be fetched; build it with: offline-gntd datasets build {name}")
     if ogbench_files.is_name(name):
+        if from_file:
+            target = ogbench_files.folders()[0]
+            raise UserError(f"--from-file takes a D4RL file; copy {from_file} to {target} instead")
         return ogbench_files.locate(name)  # its error names the address
     if not minari_store.is_id(name) or "/" not in name:
         raise unknown("dataset", name, catalogue.entries(), "See: offline-gntd datasets list")

@@ -41,8 +41,8 @@ def load(
 
     source         hopper-medium-v2 (D4RL), mujoco/hopper/medium-v0 (Minari), cartpole-replay-s0 (built;
                    cartpole-replay is its first member), a name in a user file, the path of an HDF5 file in
-                   D4RL's layout, the path of a buffer of the paper's authors (`datasets.authors`), or the
-                   dict of d4rl's env.get_dataset(), or a single-task dataset of OGBench
+                   D4RL's layout, the path of a buffer of the paper's authors (`datasets.authors`), the
+                   dict of d4rl's env.get_dataset(), a single-task dataset of OGBench by name or path
     env            hopper, Hopper-v4, cartpole …: the environment, if a file or dict does not name it
     episode_limit  steps, for data with neither timeouts nor next_observations
 
@@ -242,7 +242,8 @@ def _ogbench(source: str) -> CachedSource:
     folder, full = _folder(name, path)
     sha256, package = sha256_of(path), ogbench_files.package_version()
     provenance = {"file": full, "sha256": sha256, "ogbench": package}
-    info = DatasetInfo(name=name, task=task, origin="ogbench", source=source, provenance=provenance)
+    origin = full if ogbench_files.is_file(Path(source)) else source
+    info = DatasetInfo(name=name, task=task, origin="ogbench", source=origin, provenance=provenance)
 
     @contextlib.contextmanager
     def contents() -> Iterator[Contents]:

@@ -67,7 +67,7 @@ def folders() -> list[Path]:
 def local_names() -> list[str]:
     """The default task of each file on this machine."""
     stems = {path.stem for folder in folders() for path in folder.glob("*.npz") if is_file(path)}
-    parts = [stem.rpartition("-v") for stem in stems if not stem.endswith("-val")]
+    parts = [stem.rpartition("-v") for stem in stems]
     return sorted(f"{data}-singletask-v{version}" for data, _, version in parts)
 
 
@@ -97,11 +97,21 @@ def read(path: Path, name: str, task: Task) -> tuple[np.ndarray, np.ndarray]:
     environment = gymnasium.make(task.env_id)
     try:
         arrays = load_dataset(path, add_info=True)  # without unpickling, as np.load does by default
+        for key in arrays.keys() & {"qpos", "button_states"}:  # they decide the rewards
+            check_numbers(arrays[key], key, str(path))
+            if not np.isfinite(arrays[key]).all():
+                raise UserError(f"{path}: {key} contains NaN or infinite values")
         relabel_dataset(split_name(name)[0], environment, arrays)
+    except UserError:
+        raise
+    except KeyError as error:
+        raise UserError(f"{path} is no dataset of OGBench: it lacks {error}") from error
     except Exception as error:  # errors of numpy, zipfile and ogbench
         raise UserError(f"cannot read {path} as a dataset of OGBench: {first_line(error)}") from error
     finally:
         environment.close()
+    if not np.isin(arrays["terminals"], (0, 1)).all():
+        raise UserError(f"{path}: terminals contains values other than 0 and 1")
     steps = len(arrays["observations"])
     if not steps:
         raise UserError(f"{path} contains no transitions")

@@ -322,7 +322,7 @@ BUILT_IN = {
             protocol=Protocol(steps=100_000, evaluate_every=5_000, evaluate_episodes=10),
             table=TableView(metric="return", aggregate="final-10"),  # most sets have no reference returns
         ),
-        Experiment(  # the default task of each environment, evaluated as in OGBench's paper
+        Experiment(  # the default task of each environment
             "table-ogbench",
             tuple(f"{data}-singletask-v0" for data in OGBENCH_DATA),
             CONTINUOUS,

@@ -170,9 +170,9 @@ class ReplayBatches:
 
 def _rows(dataset: Dataset, timeouts_terminal: bool, scale_rewards: bool) -> Tensor:
     """A dataset's rows, or a copy if settings change them: truncated rows are terminal, or rewards are scaled
-    so that the returns of the episodes span 1,000."""
+    so that the returns of the episodes span 1,000. OGBench's rewards, −1 or 0 a step, are never scaled."""
     timeouts_terminal = timeouts_terminal and len(dataset.truncated) > 0
-    span = float(np.ptp(dataset.episode_returns))
+    span = 0.0 if dataset.origin == "ogbench" else float(np.ptp(dataset.episode_returns))
     if not timeouts_terminal and not (scale_rewards and span):
         return dataset.rows
     rows = dataset.rows.clone()
@@ -284,7 +284,9 @@ def check_compatible(config: Any, source: DataSource) -> None:
     if source.task.discrete:
         return
     expected = task_of(source.task.env_id, **source.task.env_options)
-    if expected.action_range != source.task.action_range:
+    if expected.action_dim != source.task.action_dim or not np.allclose(
+        expected.action_bounds, source.task.action_bounds
+    ):
         low, high = expected.action_limits
         lowest, highest = source.task.action_limits
         raise UserError(
