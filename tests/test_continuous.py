@@ -148,7 +148,7 @@ def test_illegal_settings_are_refused(setting):
 def test_every_critic_has_the_field_kfac():
     for name in ("td3_bc", "bcq", "cql", "iql", "rebrac"):
         assert preset(f"{name}@kfac.damping=1").config.kfac.damping == 1
-    assert preset("gntd3_bc@kfac=none").config == CATALOGUE["td3_bc"].config
+    assert preset("gntd3_bc_v01@kfac=none").config == CATALOGUE["td3_bc"].config
 
 
 def test_largest_value_and_bellman_error_of_a_long_dataset_come_from_the_same_rows():

@@ -49,7 +49,9 @@ class Reference:
     "name",
     [
         "td3_bc",
+        "td3_bc_tuned",
         "gntd3_bc",
+        "gntd3_bc_v01",
         "td3_bc@alpha=none",
         "gntd3_bc@alpha=none",
         "td3_bc_authors",

@@ -185,11 +185,19 @@ AUTHORS = TD3BC(
     alpha_schedule=AlphaSchedule(),
 )
 
+# the winners of the experiment ablation-gntd3_bc
+TUNED = TD3BC(critic_learning_rate=1e-3, critic_optimiser=Optimiser(bias_correction=False))
+GAUSS_NEWTON = TD3BC(
+    critic_optimiser=Optimiser(beta1=0.0, eps=1e-6, bias_correction=False),
+    critic_loss_weight=0.5,
+    kfac=KFAC(damping=0.1, output_scale=0.5),
+)
 V01 = TD3BC(kfac=KFAC(ema_decay=0.8, start="batch", factor_every=10, inverse_every=20))
 
 PRESETS = {
     "td3_bc": Preset("TD3+BC", TD3BC()),
-    "gntd3_bc": Preset("GNTD3+BC", V01),
+    "td3_bc_tuned": Preset("TD3+BC (tuned)", TUNED),
+    "gntd3_bc": Preset("GNTD3+BC", GAUSS_NEWTON),
     "gntd3_bc_v01": Preset("GNTD3+BC (0.1)", V01),  # the preset of version 0.1
     # as the authors of the GNTD paper ran them
     "td3_bc_authors": Preset("TD3+BC (authors)", AUTHORS),
