@@ -45,7 +45,9 @@ def table(selection: Selection, measure: Measure, layout: Layout = DEFAULT_LAYOU
     long = pd.concat([long, *totals], ignore_index=True)
     seeds = selection.experiment.seeds
     cells = {(line["row"], line["column"]): _cell(line, measure, seeds) for line in long.to_dict("records")}
-    headings = (selection.dataset_labels if layout.rows == "dataset" else {}) | selection.headings
+    headings = (
+        selection.dataset_labels if "dataset" in (layout.rows, layout.columns) else {}
+    ) | selection.headings
 
     def row_of(name: str, absent: str) -> Row:
         found = (cells.get((name, column), Cell(absent)) for column in columns)
