@@ -32,7 +32,7 @@ import offline_gntd
 from offline_gntd.algorithms import preset
 from offline_gntd.analysis import render, td_error
 from offline_gntd.analysis.selection import select
-from offline_gntd.analysis.statistics import SEED, Estimate, improvement
+from offline_gntd.analysis.statistics import SEED, Estimate, estimates, improvement, mean
 from offline_gntd.analysis.table import Cell, Table, markdown_rows, minus, number, ratio_text, tenths, whole
 from offline_gntd.cli import parser
 from offline_gntd.errors import UserError
@@ -214,6 +214,20 @@ def clear(lines: list[dict[str, Any]], prefix: str) -> dict[str, list[str]]:
             continue
         found["more" if low > 0 else "less" if high < 0 else "level"].append(short(line["dataset"]))
     return found
+
+
+def across(lines: list[dict[str, Any]], prefix: str) -> str:
+    """Ahead on how many datasets, and the mean difference with its bootstrap interval over the datasets."""
+    differences = np.array([line[f"{prefix}_difference"] for line in lines if "P(" not in line["dataset"]])
+    differences = differences[~np.isnan(differences)]
+    rng = np.random.default_rng(SEED)
+    found = estimates(differences[:, None], {"mean": mean}, rng)["mean"].text(tenths)
+    return f"ahead on {(differences > 0).sum()} of {len(differences)} datasets, mean difference {found}"
+
+
+def labels(experiment: str) -> list[str]:
+    """The labels of the algorithms with finished runs."""
+    return list(select(experiment, allow_mixed_data=True).runs["label"].unique())
 
 
 def short(dataset: str) -> str:
@@ -403,9 +417,9 @@ def image(experiment: str, kind: str, caption: str) -> str:
 
 
 FUNCTIONS = (
-    candidates, caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate, exists, exported,
-    full_size, image, learning, listed, outdated, probability, protocol, provenance, rows, short, spread,
-    table, tenths, theory, verdict,
+    across, candidates, caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate, exists,
+    exported, full_size, image, labels, learning, listed, outdated, probability, protocol, provenance, rows,
+    short, spread, table, tenths, theory, verdict,
 )  # fmt: skip
 
 

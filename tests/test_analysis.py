@@ -98,6 +98,7 @@ def test_settings_that_all_algorithms_share_stand_in_the_caption_not_in_labels()
     assert table.columns == ("dataset", "TD3+BC", "BC")
     assert "all with precision=bfloat16" in table.protocol
     assert {row[0].text for row in table.block} == {"paper: hopper-medium", "CORL: hopper-medium-v2"}
+    assert render.table("half", algorithms=["BC", "TD3+BC"]).columns == ("dataset", "BC", "TD3+BC")
     alone = render.table("half", algorithms=["TD3+BC"])
     assert alone.columns == ("dataset", "TD3+BC")
     assert "all with precision=bfloat16" in alone.protocol

@@ -309,16 +309,17 @@ def _restricted(
     kept = {name for name in datasets or names if name not in without}
     if not kept:
         raise UserError(f"--without leaves no dataset of {experiment.name}")
-    chosen = tuple(
+    chosen = dict.fromkeys(  # in the order asked for: a pairwise table compares with the first
         name
+        for wanted in algorithms or experiment.algorithms
         for name in experiment.algorithms
-        if not algorithms or name in algorithms or labels.get(name) in algorithms
+        if wanted in (name, labels.get(name))
     )
     sources = zip(experiment.datasets, names, strict=True)
     return dataclasses.replace(
         experiment,
         datasets=tuple(source for source, name in sources if name in kept),
-        algorithms=chosen,
+        algorithms=tuple(chosen),
         algorithm_steps={name: n for name, n in experiment.algorithm_steps.items() if name in chosen},
     )
 
