@@ -185,7 +185,9 @@ def test_from_build_to_table(home, monkeypatch, capsys, quick_settings):
     assert main([*STUDY, "--algorithms", "dqn", *FAST, "--set", "learning_rate=0.001,0.01"]) == 0
     assert "2 finished before" in capsys.readouterr().out
     assert main(["table", "study"]) == 0
-    assert "DQN hidden_dims=16x16 batch_size=32 learning_rate=0.001" in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert "| DQN learning_rate=0.001 | DQN learning_rate=0.01 |" in table
+    assert "all with hidden_dims=16x16, batch_size=32" in table
     assert main(["table", "study", "--format", "csv"]) == 0
     assert capsys.readouterr().out.count("\n") >= 3
     assert main(["table", "study", "--metric", "loss", "--rows", "learning_rate"]) == 0
