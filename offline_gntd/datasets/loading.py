@@ -242,8 +242,8 @@ def _ogbench(source: str) -> CachedSource:
     folder, full = _folder(name, path)
     sha256, package = sha256_of(path), ogbench_files.package_version()
     provenance = {"file": full, "sha256": sha256, "ogbench": package}
-    origin = full if ogbench_files.is_file(Path(source)) else source
-    info = DatasetInfo(name=name, task=task, origin="ogbench", source=origin, provenance=provenance)
+    opened_by = full if ogbench_files.is_file(Path(source)) else source
+    info = DatasetInfo(name=name, task=task, origin="ogbench", source=opened_by, provenance=provenance)
 
     @contextlib.contextmanager
     def contents() -> Iterator[Contents]:
