@@ -288,6 +288,10 @@ def _ablation_gntd3_bc() -> Experiment:
     )
 
 
+def _in_both_precisions(*algorithms: str) -> tuple[str, ...]:
+    return tuple(name + suffix for name in algorithms for suffix in ("", "@precision=bfloat16"))
+
+
 BUILT_IN = {
     experiment.name: experiment
     for experiment in (
@@ -305,6 +309,21 @@ BUILT_IN = {
         _table1("table1-authors-script", AUTHORS_SETS, "_script"),
         _ablation_table1(),
         _ablation_gntd3_bc(),
+        Experiment(
+            "ablation-precision",
+            ("halfcheetah-medium-v2", "walker2d-medium-v2", "walker2d-medium-replay-v2"),
+            _in_both_precisions("td3_bc", "gntd3_bc"),
+            seeds=3,
+            protocol=Protocol(steps=30_000, evaluate_every=5_000, evaluate_episodes=10),
+            table=TableView(aggregate="final-2"),
+        ),
+        Experiment(
+            "ablation-precision-discrete",
+            ("cartpole-replay",),
+            _in_both_precisions("dqn", "gndqn"),
+            protocol=Protocol(steps=3_000, evaluate_every=30, evaluate_episodes=20),
+            table=TableView(metric="return", aggregate="final-10"),
+        ),
         *(
             Experiment(
                 table2_name(version),

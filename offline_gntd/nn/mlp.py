@@ -118,7 +118,10 @@ class Tape:
         self._stacked(self.grad_outputs[-1])[...] = grad_output
         for l in range(len(self.weights) - 2, -1, -1):
             q, hidden = self.grad_outputs[l], self.inputs[l + 1][..., :-1]
-            matmul(self.grad_outputs[l + 1], self.weights[l + 1][:, :-1].mT, out=q)  # Dp = Mat(θ)ᵀ q
+            weight = self.weights[l + 1][:, :-1]
+            if weight.dtype == torch.bfloat16:  # a copy without gaps halves the time of oneDNN's product
+                weight = weight.clone(memory_format=torch.contiguous_format)
+            matmul(self.grad_outputs[l + 1], weight.mT, out=q)  # Dp = Mat(θ)ᵀ q
             torch.ops.aten.threshold_backward.grad_input(q, hidden, 0, grad_input=q)  # q = Dp ⊙ ReLU′(h)
 
     def parameter_grad(self, out: Tensor, sample_weight: Tensor | None = None) -> None:
