@@ -349,6 +349,14 @@ def cost_per_update(experiments: list[str]) -> str:
     return markdown(["algorithm", "CPU seconds per 1,000 updates: median [range]", "× baseline"], lines)
 
 
+def evaluation_shares(experiment: str) -> str:
+    """The share of a run's time that evaluation takes, by algorithm: median over the runs."""
+    runs = select(experiment, allow_mixed_data=True).runs
+    shares = runs["evaluation_seconds"] / (runs["training_seconds"] + runs["evaluation_seconds"])
+    medians = shares.groupby(runs["label"], sort=False).median()
+    return ", ".join(f"{label} {share:.1%}" for label, share in medians.items())
+
+
 def cost_ratio(experiment: str, algorithm: str, baseline: str) -> str:
     """CPU seconds of an update relative to the baseline's, median (range) over the datasets on which the same
     commit ran both. The algorithms are given by their labels."""
@@ -418,9 +426,9 @@ def image(experiment: str, kind: str, caption: str) -> str:
 
 
 FUNCTIONS = (
-    across, candidates, caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate, exists,
-    exported, full_size, image, labels, learning, listed, outdated, probability, protocol, provenance, rows,
-    short, spread, table, tenths, theory, verdict,
+    across, candidates, caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate,
+    evaluation_shares, exists, exported, full_size, image, labels, learning, listed, outdated,
+    probability, protocol, provenance, rows, short, spread, table, tenths, theory, verdict,
 )  # fmt: skip
 
 
