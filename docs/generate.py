@@ -31,6 +31,7 @@ import pandas as pd
 import offline_gntd
 from offline_gntd.algorithms import preset
 from offline_gntd.analysis import render, td_error
+from offline_gntd.analysis.comparisons import IMPROVEMENT
 from offline_gntd.analysis.selection import select
 from offline_gntd.analysis.statistics import SEED, Estimate, estimates, improvement, mean
 from offline_gntd.analysis.table import Cell, Table, markdown_rows, minus, number, ratio_text, tenths, whole
@@ -398,6 +399,25 @@ def candidates(experiment: str, family: str) -> str:
     return markdown(head, ((label, *map(tenths, row)) for label, row in means.iterrows()))
 
 
+def precisions(experiment: str, algorithms: tuple[str, ...]) -> str:
+    """Each algorithm with bfloat16 products against float32, on every dataset."""
+    metric = definitions.find(experiment).table.metric
+    lines = []
+    for name in algorithms:
+        pair = f"{experiment} --kind pairwise --algorithms {name} {name}@precision=bfloat16"
+        compared, errors = made(pair).long, rows(f"{pair} --metric td_error_abs")
+        for line, error in zip(compared.to_dict("records"), errors, strict=True):
+            if line["dataset"] == IMPROVEMENT:
+                continue
+            values = (tenths(line["first_value"]), tenths(line["value"]))
+            differences = (estimate(line, "end"), estimate(line, "training"))
+            td_error_change = estimate(error, "training", lambda value: minus(f"{value:.2f}"))
+            dataset = short(line["dataset"])
+            lines.append((preset(name).label, dataset, *values, *differences, td_error_change))
+    heads = [f"{metric}: float32", "bfloat16", "Δ at the end", "Δ over training", "Δ TD error over training"]
+    return markdown(["algorithm", "dataset", *heads], lines)
+
+
 def learning(experiment: str, names: list[str], every: int) -> str:
     """The data of an experiment, and scores (mean over seeds) at every `every` updates, by labels."""
     selection, lines = select(experiment, allow_mixed_data=True), []
@@ -428,7 +448,7 @@ def image(experiment: str, kind: str, caption: str) -> str:
 FUNCTIONS = (
     across, candidates, caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate,
     evaluation_shares, exists, exported, full_size, image, labels, learning, listed, outdated,
-    probability, protocol, provenance, rows, short, spread, table, tenths, theory, verdict,
+    precisions, probability, protocol, provenance, rows, short, spread, table, tenths, theory, verdict,
 )  # fmt: skip
 
 
