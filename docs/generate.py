@@ -359,14 +359,12 @@ def evaluation_shares(experiment: str) -> str:
 
 
 def cost_ratio(experiment: str, algorithm: str, baseline: str) -> str:
-    """CPU seconds of an update relative to the baseline's, median (range) over the datasets on which the same
-    commit ran both. The algorithms are given by their labels."""
+    """CPU seconds of an update relative to the baseline's: median (range) over the datasets, each by runs of the
+    same commit. The algorithms are given by their labels."""
     runs = select(experiment, allow_mixed_data=True).runs
-    runs = runs.assign(rate=runs["training_cpu_seconds"] / runs["steps"])
-    runs["commit"] = runs["commit"].astype(object).fillna("")
-    groups = runs.groupby(["dataset", "label"])
-    rates, commits = groups["rate"].median().unstack(), groups["commit"].agg(set).unstack()
-    ratios = (rates[algorithm] / rates[baseline])[commits[algorithm] == commits[baseline]].dropna()
+    runs = runs.assign(rate=runs["training_cpu_seconds"] / runs["steps"], commit=runs["commit"].fillna(""))
+    rates = runs.groupby(["dataset", "commit", "label"])["rate"].median().unstack()
+    ratios = (rates[algorithm] / rates[baseline]).dropna()
     return f"× {ratios.median():.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
 
 
