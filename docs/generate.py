@@ -362,7 +362,9 @@ def cost_ratio(experiment: str, algorithm: str, baseline: str) -> str:
     """CPU seconds of an update relative to the baseline's: median (range) over the datasets, each by runs of the
     same commit. The algorithms are given by their labels."""
     runs = select(experiment, allow_mixed_data=True).runs
-    runs = runs.assign(rate=runs["training_cpu_seconds"] / runs["steps"], commit=runs["commit"].fillna(""))
+    runs = runs.assign(
+        rate=runs["training_cpu_seconds"] / runs["steps"], commit=runs["commit"].astype(object).fillna("")
+    )
     rates = runs.groupby(["dataset", "commit", "label"])["rate"].median().unstack()
     ratios = (rates[algorithm] / rates[baseline]).dropna()
     return f"× {ratios.median():.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
