@@ -44,7 +44,7 @@ docs: .venv/.ready-docs
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,docs]"
 	touch $@
 
-# docs/results/ and the results in README.md
+# docs/results/, the results in README.md and the committed tables in analysis/
 results-pages: $(READY)
 	$(BIN)/python docs/generate.py
 

@@ -1,4 +1,4 @@
-"""Write docs/results/*.md and the results in README.md from results/.
+"""Write docs/results/*.md, the results in README.md and the committed tables in analysis/ from results/.
 
     make results-pages
 
@@ -30,11 +30,29 @@ import pandas as pd
 
 import offline_gntd
 from offline_gntd.algorithms import preset
-from offline_gntd.analysis import render, td_error
+from offline_gntd.analysis import TABLES, render, td_error
 from offline_gntd.analysis.comparisons import IMPROVEMENT
 from offline_gntd.analysis.selection import select
-from offline_gntd.analysis.statistics import SEED, Estimate, estimates, improvement, mean
-from offline_gntd.analysis.table import Cell, Table, markdown_rows, minus, number, ratio_text, tenths, whole
+from offline_gntd.analysis.statistics import (
+    FEWEST_RUNS,
+    SEED,
+    Estimate,
+    compare_means,
+    estimates,
+    improvement,
+    mean,
+)
+from offline_gntd.analysis.table import (
+    Cell,
+    Table,
+    markdown_rows,
+    minus,
+    number,
+    ratio_text,
+    sentences,
+    tenths,
+    whole,
+)
 from offline_gntd.cli import parser
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions, planning, results
@@ -56,6 +74,9 @@ def main() -> None:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(path.relative_to(REPOSITORY))
+        for name, kind in committed_tables():
+            for path in render.write(render.table(name, kind, allow_mixed_data=True)):
+                shutil.copy(path, REPOSITORY / "analysis")
         draw_hero(HERO)
         print(HERO.relative_to(REPOSITORY))
 
@@ -76,6 +97,16 @@ def exported_results_only() -> Iterator[None]:
             os.environ.pop("OFFLINE_GNTD_HOME")
             if before is not None:
                 os.environ["OFFLINE_GNTD_HOME"] = before
+
+
+def committed_tables() -> list[tuple[str, str | None]]:
+    """The experiment and the kind of every table in analysis/."""
+    return [
+        (name, kind)
+        for name in definitions.with_results()
+        for kind in (None, *TABLES)
+        if (REPOSITORY / "analysis" / f"{'-'.join(filter(None, (name, kind)))}.md").exists()
+    ]
 
 
 def pages() -> dict[Path, str]:
@@ -174,7 +205,8 @@ def table(command: str, columns: tuple[str, ...] = ()) -> str:
 
 def caption(command: str) -> str:
     """What the columns and marks of a table mean, and warnings about its runs."""
-    return made(command).explanation
+    found = made(command)
+    return sentences(found.incomplete, found.explanation)
 
 
 def markdown(columns: list[str], lines: Iterable[Iterable[str | Cell]]) -> str:
@@ -198,21 +230,21 @@ def row(command: str, query: str) -> dict[str, Any]:
 
 
 def estimate(line: dict[str, Any], prefix: str, written: Callable[[float], str] = tenths) -> str:
-    """4.6 [2.4, 7.0] from the columns prefix_difference, prefix_low, prefix_high; 4.6 of one seed."""
+    """4.6 [2.4, 7.0] from the columns prefix_difference, …_low, …_high; 4.6 for one seed, — for none."""
     found = Estimate(*(line[f"{prefix}_{part}"] for part in PARTS))
-    return written(found.value) if found.low == found.high else found.text(written)
+    return "—" if math.isnan(found.value) else found.text(written, line[f"{prefix}_seeds"] > 1)
 
 
 def clear(lines: list[dict[str, Any]], prefix: str) -> dict[str, list[str]]:
     """Datasets on which the interval lies above 0 (`more`), below 0 (`less`) or contains it (`level`).
 
-    A dataset with one seed has no interval and is left out."""
+    A dataset with too few seeds for a verdict is left out."""
     found: dict[str, list[str]] = {"more": [], "less": [], "level": []}
     for line in lines:
         if "P(" in line["dataset"] or math.isnan(line.get(f"{prefix}_low", math.nan)):
             continue
         low, high = line[f"{prefix}_low"], line[f"{prefix}_high"]
-        if low == high:
+        if line[f"{prefix}_seeds"] < FEWEST_RUNS:
             continue
         found["more" if low > 0 else "less" if high < 0 else "level"].append(short(line["dataset"]))
     return found
@@ -265,7 +297,16 @@ def claim(experiment: str, algorithm: str, measure: str) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def false_alarms(seeds: int, trials: int = 2_000) -> str:
+    """How often the interval of a difference excludes 0 if both sides have the same normal distribution."""
+    rng = np.random.default_rng(SEED)
+    pairs = rng.standard_normal((trials, 2, seeds))
+    return f"{100 * sum(not compare_means(*pair).covers(0) for pair in pairs) / trials:.0f} %"
+
+
 def spread(values: list[float], written: Callable[[float], str] = tenths) -> str:
+    values = [value for value in values if not math.isnan(value)]
     return f"{written(min(values))} to {written(max(values))}" if values else "not measured"
 
 
@@ -324,7 +365,7 @@ def theory(columns: dict[str, str], where: str = "") -> str:
 
 def verdict(better: int, worse: int, total: int) -> str:
     if not total:
-        return "**open**: one seed"
+        return f"**open**: fewer than {FEWEST_RUNS} seeds"
     if better == total:
         return f"**holds** on {better} of {total}"
     if not better and not worse:
@@ -359,14 +400,16 @@ def evaluation_shares(experiment: str) -> str:
 
 
 def cost_ratio(experiment: str, algorithm: str, baseline: str) -> str:
-    """CPU seconds of an update relative to the baseline's: median (range) over the datasets, each by runs of the
+    """CPU seconds of an update relative to the baseline's: median (range) over the datasets, by runs of the
     same commit. The algorithms are given by their labels."""
     runs = select(experiment, allow_mixed_data=True).runs
     runs = runs.assign(
         rate=runs["training_cpu_seconds"] / runs["steps"], commit=runs["commit"].astype(object).fillna("")
     )
     rates = runs.groupby(["dataset", "commit", "label"])["rate"].median().unstack()
-    ratios = (rates[algorithm] / rates[baseline]).dropna()
+    ratios = (rates[algorithm] / rates[baseline]).dropna().groupby("dataset").median()
+    if ratios.empty:
+        return "not measured at one commit"
     return f"× {ratios.median():.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
 
 
@@ -447,7 +490,7 @@ def image(experiment: str, kind: str, caption: str) -> str:
 
 FUNCTIONS = (
     across, candidates, caption, claim, claims_grid, clear, cost_per_update, cost_ratio, estimate,
-    evaluation_shares, exists, exported, full_size, image, labels, learning, listed, outdated,
+    evaluation_shares, exists, exported, false_alarms, full_size, image, labels, learning, listed, outdated,
     precisions, probability, protocol, provenance, rows, short, spread, table, tenths, theory, verdict,
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from offline_gntd.analysis.table import Cell, Table
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions, results
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
+from offline_gntd.files import write_text
 from offline_gntd.theory import runner as theory
 
 PROTOCOL = Protocol(steps=20, evaluate_every=10, evaluate_episodes=1)
@@ -133,7 +134,7 @@ def test_claims_count_seeds_that_never_reach_the_threshold(gauss_newton):
          "× 0.50 [0.50, 0.50]", "better", "better"],
     ]  # fmt: skip
     assert table.rows[3][-1].text == "better (baseline never reaches it)"
-    assert "count with their run's length" in table.caption
+    assert "cut at the end of the shortest run that does not reach it" in table.caption
     assert "4 better, 0 worse" in table.caption
 
 
@@ -166,7 +167,7 @@ def test_score_table(study):
     assert [cell.text for cell in table.rows[0]] == ["cartpole-replay", "5.0 ± 1.4 †1", "80.0 ± 28.3"]
     assert [cell.bold for cell in table.rows[0]] == [False, False, True]
     assert table.columns == ("dataset", "TD", "DQN")
-    for words in ("mean ± std over seeds", "last evaluation", "permutation test"):
+    for words in ("mean ± std over seeds", "last evaluation", "too few seeds for a test"):
         assert words in table.caption
     for words in ("20 updates", "2 seeds", "CartPole-v1"):
         assert words in table.protocol
@@ -548,7 +549,7 @@ def test_probability_of_improvement_table(study):
         ["TD", "—", "0.00 [0.00, 0.00]"],
         ["DQN", "1.00 [1.00, 1.00]", "—"],
     ]
-    assert table.rows[1][1].bold
+    assert not table.rows[1][1].bold  # two seeds
     assert not table.rows[0][2].bold
 
 
@@ -600,20 +601,73 @@ def test_pairwise_by_updates_and_by_seconds(race):
     line = table.long.iloc[0]
     assert (line["end_difference"], line["training_difference"]) == (20, 15)  # 40 − 20, 30 − 15
     assert line["end_seconds_difference"] == 0  # after 2 s both have 20
-    # up to 2 s: TD has 10 up to 1 s and then rises to 20, GN has 20 throughout
-    assert line["training_seconds_difference"] == pytest.approx(20 - 12.5, abs=0.01)
+    assert line["training_seconds_difference"] == 0  # GN is not evaluated before 2 s
     assert [cell.text for cell in table.foot[0]] == [
         "P(improvement)", "GN", "", "", "1.00 [1.00, 1.00]", "0.50 [0.50, 0.50]", "1.00 [1.00, 1.00]",
-        "1.00 [1.00, 1.00]",
+        "0.50 [0.50, 0.50]",
     ]  # fmt: skip
-    assert "up to the shorter run's time" in table.caption
+    assert "from the first evaluation of both to the end of the shorter run" in table.caption
+
+
+def test_equal_seconds_begin_at_the_first_evaluation_of_both():
+    protocol = Protocol(steps=40, evaluate_every=10, evaluate_episodes=1)
+    experiment = Experiment("laps", ("a",), ("td", "gn"), seeds=1, protocol=protocol)
+    store(experiment)
+    write_run(experiment, "td", 0, [0, 50, 100, 150], dataset="a")  # scores 0 to 30 after 1 to 4 s
+    write_run(experiment, "gn", 0, [100, 100, 100, 100], dataset="a")  # score 20 after 2, 4, 6 and 8 s
+    path = experiment.cells()[1].folder(0) / "scores.csv"
+    lines = pd.read_csv(path)
+    write_text(path, lines.assign(training_cpu_seconds=2 * lines["training_cpu_seconds"]).to_csv(index=False))
+    line = render.table("laps", "pairwise").long.iloc[0]
+    assert line["training_seconds_difference"] == pytest.approx(20 - (10 + 30) / 2, abs=0.01)  # 2 s to 4 s
+    lines = lines.assign(
+        training_cpu_seconds=10 * lines["training_cpu_seconds"]
+    )  # 10 s: TD has ended by then
+    write_text(path, lines.to_csv(index=False))
+    assert [cell.text for cell in render.table("laps", "pairwise").rows[0]][-3:] == ["—", "5.0", "—"]
+
+
+def test_runs_of_different_length_are_compared_over_the_updates_of_both():
+    names = ("td", "gn")
+    experiment = Experiment("lengths", ("a", "b"), names, 1, PROTOCOL, algorithm_steps={"gn": 10})
+    store(experiment)
+    for dataset in experiment.datasets:
+        write_run(experiment, "td", 0, [50, 500], dataset=dataset)
+        write_run(experiment, "gn", 0, [50], dataset=dataset)
+    table = render.table("lengths", "pairwise")
+    assert table.long["training_difference"].tolist() == [0, 0, 0.5]
+    assert render.table("lengths", "improvement").columns == ("algorithm", "TD", "GN (10 updates)")
+
+
+def test_a_mean_over_some_of_the_seeds_is_not_bold():
+    experiment = Experiment("few", ("a",), ("td", "gn"), seeds=3, protocol=PROTOCOL)
+    store(experiment)
+    for seed in range(3):
+        write_run(experiment, "td", seed, [10, 20 + seed], dataset="a")
+    write_run(experiment, "gn", 0, [10, 400], dataset="a")
+    td, gn = render.table("few").rows[0][1:]
+    assert (td.bold, gn) == (True, Cell("80.0 (1/3)"))
+
+
+def test_a_grid_in_progress_has_a_table():
+    names = ("bc@precision=bfloat16", "td3_bc@precision=bfloat16", "cql")
+    experiment = Experiment("begun", ("a", "b"), names, 1, PROTOCOL, algorithm_steps={"cql": 10})
+    store(experiment)
+    write_run(experiment, names[0], 0, [10, 20], dataset="a", label="BC precision=bfloat16")
+    write_run(experiment, names[1], 0, [10, 20], dataset="a", label="TD3+BC precision=bfloat16")
+    table = render.table("begun")
+    assert table.columns == ("dataset", "BC", "TD3+BC", "CQL (10 updates)")
+    assert [cell.text for cell in table.rows[1]] == ["b", "missing", "missing", "missing"]
+    assert table.foot == ()  # no total
+    assert "1 seed, 20 updates, evaluated" in table.protocol  # CQL has no runs
+    assert "all with precision=bfloat16" in table.protocol
 
 
 def test_pairwise_of_any_metric(study):
     table = render.table("study", kind="pairwise", metric="bellman_error")
     (row,) = table.rows
     assert [cell.text for cell in row[:4]] == ["cartpole-replay", "DQN", "0.50 ± 0.14", "8.00 ± 1.41 †1"]
-    assert row[4] == Cell("−7.50 [−8.60, −6.40]", bold=True)  # 0.4 and 0.6 against 7 and 9
+    assert row[4] == Cell("−7.50 [−8.60, −6.40]")  # 0.4 and 0.6 against 7 and 9; two seeds are never bold
     assert table.columns[2] == "bellman error at the end"
     with pytest.raises(UserError, match="a pairwise table needs two algorithms"):
         render.table("study", kind="pairwise", algorithms=["td"])

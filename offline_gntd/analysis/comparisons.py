@@ -1,5 +1,6 @@
 """Comparisons of algorithms with each other, within a time budget, and with published numbers."""
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -40,9 +41,11 @@ def pairwise_table(selection: Selection, measure: Measure) -> Table:
     if not others:
         raise UserError(f"a pairwise table needs two algorithms; this is {selection.labels[first]} alone")
     end = run_values(selection, measure)
-    training = run_values(selection, Measure(measure.metric, ALL))
-    lines = []
+    everything, lines = Measure(measure.metric, ALL), []
     for algorithm in others:
+        shorter = min(selection.experiment.protocol_of(name).steps for name in (first, algorithm))
+        common = selection.evaluations[selection.evaluations["step"] <= shorter]
+        training = run_values(dataclasses.replace(selection, evaluations=common), everything)
         by_seconds = _by_seconds(selection, measure.metric, first, algorithm)
         values = {"end": end, "training": training, **by_seconds}
         key = {"algorithm": algorithm, "label": selection.labels[algorithm]}
@@ -72,14 +75,18 @@ def pairwise_table(selection: Selection, measure: Measure) -> Table:
 
 
 def _by_seconds(selection: Selection, metric: str, first: str, algorithm: str) -> dict[str, pd.DataFrame]:
-    """The metric at, and its mean up to, the seconds that the shorter of a pair's runs on a dataset took."""
+    """The metric at, and its mean up to, the seconds that the shortest of a pair's runs on a dataset took.
+
+    The mean begins at the last of the runs' first evaluations: nothing is known before it.
+    """
     chosen = selection.evaluations[selection.evaluations["algorithm"].isin([first, algorithm])]
     chosen = chosen.dropna(subset=metric)
-    totals = chosen.groupby(KEY)["seconds"].max().groupby("dataset").min()
+    seconds = chosen.groupby(KEY)["seconds"]
+    starts, ends = seconds.min().groupby("dataset").max(), seconds.max().groupby("dataset").min()
     lines = []
     for key, run in chosen.sort_values("step").groupby(KEY, sort=False):
-        times = np.linspace(0, totals[key[0]], GRID)
-        curve = np.interp(times, run["seconds"], run[metric])
+        times = np.linspace(min(starts[key[0]], ends[key[0]]), ends[key[0]], GRID)
+        curve = np.interp(times, run["seconds"], run[metric], left=np.nan)
         lines.append((*key, curve[-1], curve.mean()))
     values = pd.DataFrame(lines, columns=[*KEY, "end_seconds", "training_seconds"])
     return {
@@ -144,21 +151,24 @@ def _row(line: dict[str, Any], expected: int, written, labels: dict[str, str]) -
         cells.append(Cell("" if probability else shown))
     for reading in READINGS:
         if f"{reading}_difference" not in line:
-            cells.append(Cell("missing"))
+            measured = line.get("seeds") and line.get("first_seeds")  # but never at the same seconds
+            cells.append(Cell("—" if measured else "missing"))
             continue
         estimate = Estimate(*(line[f"{reading}_{part}"] for part in ("difference", "low", "high")))
-        several = line[f"{reading}_seeds"] > 1  # one seed has no interval
-        bold = several and not estimate.covers(neutral)
-        cells.append(Cell(estimate.text("{:.2f}".format if probability else written, several), bold=bold))
+        seeds = line[f"{reading}_seeds"]
+        bold = seeds >= statistics.FEWEST_RUNS and not estimate.covers(neutral)
+        cells.append(Cell(estimate.text("{:.2f}".format if probability else written, seeds > 1), bold=bold))
     return (Cell(labels.get(line["dataset"], line["dataset"])), Cell(labels[line["label"]]), *cells)
 
 
 def _caption(selection: Selection, measure: Measure) -> str:
     first = next(iter(selection.labels.values()))
     return sentences(
-        f"Δ: difference from {first}, 95 % bootstrap interval; bold: excludes 0 (P: 0.5).",
-        f"End: {measure.words(selection)}; over all {selection.unit}: mean of all evaluations; equal "
-        f"{selection.clock}: up to the shorter run's time.",
+        f"Δ: difference from {first}, 95 % bootstrap interval; bold: excludes 0 (P: 0.5), of at least "
+        f"{statistics.FEWEST_RUNS} seeds.",
+        f"End: {measure.words(selection)}; over all {selection.unit}: mean of the evaluations up to the",
+        f"shorter run's last; equal {selection.clock}: from the first evaluation of both to the end of the "
+        "shorter run.",
         selection.few_seeds,
         selection.marks,
     )
@@ -179,20 +189,21 @@ def improvement_table(selection: Selection, measure: Measure) -> Table:
     def cell(x: str, y: str) -> Cell:
         if x == y:
             return Cell("—")
-        several = min(len(scores[x]), len(scores[y])) > 1
-        bold = several and estimates[x, y].low > 0.5
-        return Cell(estimates[x, y].text("{:.2f}".format, several), bold)
+        seeds = min(len(scores[x]), len(scores[y]))
+        bold = seeds >= statistics.FEWEST_RUNS and estimates[x, y].low > 0.5
+        return Cell(estimates[x, y].text("{:.2f}".format, seeds > 1), bold)
 
-    labels = selection.labels
+    labels, headings = selection.labels, selection.headings
     caption = sentences(
         "P(a run of the row's algorithm beats one of the column's on a random dataset),",
-        f"{measure.words(selection)}; 95 % stratified bootstrap interval; bold: above 0.5.",
+        f"{measure.words(selection)}; 95 % stratified bootstrap interval; bold: above 0.5, of at "
+        f"least {statistics.FEWEST_RUNS} seeds.",
         selection.few_seeds,
     )
     return Table(
         caption,
-        ("algorithm", *(labels[name] for name in scores)),
-        tuple((Cell(labels[x]), *(cell(x, y) for y in scores)) for x in scores),
+        ("algorithm", *(headings[labels[name]] for name in scores)),
+        tuple((Cell(headings[labels[x]]), *(cell(x, y) for y in scores)) for x in scores),
         pd.DataFrame(
             {"algorithm": labels[x], "against": labels[y], **estimate._asdict()}
             for (x, y), estimate in estimates.items()

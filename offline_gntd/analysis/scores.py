@@ -38,7 +38,7 @@ def table(selection: Selection, measure: Measure, layout: Layout = DEFAULT_LAYOU
     _refuse_crowded_cells(lines, layout)
     rows, columns = ordered(lines["row"], layout.rows), ordered(lines["column"], layout.columns)
     is_default_score = layout == DEFAULT_LAYOUT and measure.metric == "score"
-    totals = [*_totals(selection, lines, measure)] if is_default_score else []
+    totals = [each for each in _totals(selection, lines, measure) if len(each)] if is_default_score else []
     rising = still_rising(selection) if measure.metric == "score" else set()
     long = summary(lines, measure)
     long["rising"] = [key in rising for key in zip(long["dataset"], long["algorithm"], strict=True)]
@@ -154,10 +154,13 @@ def totals_of(lines: pd.DataFrame, measure: Measure, name: str = TOTAL) -> pd.Da
 
 
 def _best(lines: pd.DataFrame, measure: Measure) -> set:
+    """The algorithms in bold; a mean over some of the seeds is not compared with one over all."""
     if not measure.direction:
         return set()
+    seeds = lines["value"].notna().groupby(lines["algorithm"]).sum()
+    complete = lines[lines["algorithm"].isin(seeds[seeds == seeds.max()].index)]
     samples = {
-        algorithm: group["value"].to_numpy() for algorithm, group in lines.groupby("algorithm", sort=False)
+        algorithm: group["value"].to_numpy() for algorithm, group in complete.groupby("algorithm", sort=False)
     }
     return statistics.best(samples, lower=measure.direction < 0)
 
@@ -187,7 +190,7 @@ def _caption(selection: Selection, measure: Measure, with_totals: bool, with_ris
         selection.marks,
         f"{RISING}: still rising when training ended." if with_rising else "",
         f"Total: sum over the datasets{source}." if with_totals else "",
-        statistics.BOLD_RULE if measure.direction else "",
+        statistics.bold_rule(selection.seeds) if measure.direction else "",
     )
 
 
@@ -242,7 +245,13 @@ def statistics_table(selection: Selection, measure: Measure) -> Table:
         label = selection.labels[algorithm]
         estimates = statistics.estimates(scores, statistics.AGGREGATES, rng)
         texts = [estimate.text(tenths, several=len(scores) > 1) for estimate in estimates.values()]
-        rows.append((Cell(label), Cell(f"{scores.shape[0]} × {scores.shape[1]}"), *map(Cell, texts)))
+        rows.append(
+            (
+                Cell(selection.headings[label]),
+                Cell(f"{scores.shape[0]} × {scores.shape[1]}"),
+                *map(Cell, texts),
+            )
+        )
         lines += [{"algorithm": label, "statistic": name, **e._asdict()} for name, e in estimates.items()]
     caption = sentences(
         f"Scores over all datasets, {measure.words(selection)}; 95 % stratified bootstrap intervals.",

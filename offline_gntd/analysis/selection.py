@@ -153,8 +153,11 @@ class Selection:
     def protocol_text(self) -> str:
         """How the runs were trained and evaluated, and on what data."""
         protocol, seeds, labels = self.experiment.protocol, self.experiment.seeds, self.labels
+        finished = set(self.runs["algorithm"])
         other = ", ".join(
-            f"{labels[name]} {steps:,}" for name, steps in self.experiment.algorithm_steps.items()
+            f"{labels[name]} {steps:,}"
+            for name, steps in self.experiment.algorithm_steps.items()
+            if name in finished
         )
         return (
             f"{seeds} {'seed' if seeds == 1 else 'seeds'}, {protocol.steps:,} {self.unit}"
@@ -191,8 +194,12 @@ class Selection:
     @property
     def few_seeds(self) -> str:
         """A warning for tables with bootstrap intervals; empty if every cell has enough seeds."""
-        seeds = int(self.runs.groupby(KEY[:2]).size().min()) if len(self.runs) else 0
-        return "" if seeds >= FEW_RUNS else f"FEW SEEDS ({seeds}): intervals too narrow."
+        return "" if self.seeds >= FEW_RUNS else f"FEW SEEDS ({self.seeds}): intervals too narrow."
+
+    @property
+    def seeds(self) -> int:
+        """The smallest number of seeds of a cell that has finished runs."""
+        return int(self.runs.groupby(KEY[:2]).size().min()) if len(self.runs) else 0
 
 
 def origin_of(run: dict) -> str:
@@ -206,12 +213,12 @@ def _text(value) -> str:
     return value if isinstance(value, str) else ""
 
 
-def shared_settings(experiment: Experiment) -> tuple[str, ...]:
-    """The settings that all of an experiment's algorithms have in their names: precision=bfloat16.
+def shared_settings(algorithms: Sequence[str]) -> tuple[str, ...]:
+    """The settings that all algorithms have in their names: precision=bfloat16.
 
     Labels leave them out; captions name them once.
     """
-    settings = [name.split("@")[1:] for name in experiment.algorithms]
+    settings = [name.split("@")[1:] for name in algorithms]
     if len(settings) < 2:
         return ()
     return tuple(setting for setting in settings[0] if all(setting in other for other in settings))
@@ -234,7 +241,8 @@ def select(
     Raises UserError without finished runs, or if they must not be compared (see refuse_incomparable).
     """
     found, whole = results.read(name), definitions.find(name)
-    shared = shared_settings(whole)
+    ran = set(found.runs["algorithm"]) if len(found.runs) else set()
+    shared = shared_settings([algorithm for algorithm in whole.algorithms if algorithm in ran])
     if len(found.runs):
         found.runs["label"] = [short_label(label, shared) for label in found.runs["label"]]
     experiment = _restricted(whole, found.runs, datasets, algorithms, without)

@@ -17,10 +17,12 @@ RESAMPLES = 10_000
 CONFIDENCE = 0.95
 GOAL = 100.0  # the optimality gap is measured from this score
 FEW_RUNS = 10  # with fewer, percentile intervals are too narrow
+FEWEST_RUNS = (
+    3  # with fewer, no verdict: an interval of 2 against 2 equal runs excludes 0 in a third of cases
+)
 SEED = 0  # for all resampling in tables and figures
 LEVEL = 0.05  # significance level of the permutation test
 MOST_SPLITS = 200_000  # enumerated; if there are more, this number is sampled
-BOLD_RULE = "Bold: best, or not significantly worse (permutation test, 5 %)."
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 
@@ -154,6 +156,13 @@ def best(samples: Mapping[Hashable, np.ndarray], lower: bool = False) -> set[Has
         for key, values in signed.items()
         if values.mean() == signed[leader].mean() or not _distinguishable(signed[leader], values)
     }
+
+
+def bold_rule(runs: int) -> str:
+    """What bold means in a table of `best` with so many runs per cell."""
+    if runs < FEWEST_RUNS:  # no outcome is significant
+        return "Bold: best mean; there are too few seeds for a test."
+    return "Bold: best, or not significantly worse (permutation test, 5 %)."
 
 
 def permutation_p(high: np.ndarray, low: np.ndarray) -> float:

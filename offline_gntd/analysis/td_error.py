@@ -77,7 +77,7 @@ def table(selection: Selection, measure: Measure) -> Table:
         f"Threshold: first evaluation {_thresholds(selection)}; updates, {selection.clock}: mean of the",
         "seeds that reach it.",
         selection.marks,
-        statistics.BOLD_RULE,
+        statistics.bold_rule(selection.seeds),
     )
     return Table(caption, columns, tuple(rows), long)
 
@@ -175,8 +175,8 @@ def claims(selection: Selection, measure: Measure) -> Table:
     caption = sentences(
         f"{verdict_counts(long)}.",
         "Difference of returns or ratio of means, 95 % bootstrap interval; unclear: contains 0 or 1.",
-        f"Threshold: {_thresholds(selection)}; k/n: seeds that reach it; the others count with their run's",
-        "length (≥).",
+        f"Threshold: {_thresholds(selection)}; k/n: seeds that reach it. Times of both algorithms are cut",
+        "at the end of the shortest run that does not reach it (≥); × 1.00 [1.00, 1.00]: nothing to compare.",
         selection.few_seeds,
     )
     return Table(caption, (*columns, "paper"), tuple(map(_claim_row, lines)), long)
@@ -225,7 +225,7 @@ def _comparison(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> dict[str
 def _verdict(estimate: statistics.Estimate, neutral: float, less: bool, seeds: int) -> str:
     if math.isnan(estimate.value):
         return "missing"
-    if seeds < 2 or estimate.low - ROUNDING <= neutral <= estimate.high + ROUNDING:
+    if seeds < statistics.FEWEST_RUNS or estimate.low - ROUNDING <= neutral <= estimate.high + ROUNDING:
         return "unclear"
     return "better" if (estimate.value < neutral) == less else "worse"
 
