@@ -85,6 +85,8 @@ class TrainedAgent:
     @staticmethod
     def load(path: str | Path) -> "TrainedAgent":
         content = load_tensors(Path(path))
+        if not isinstance(content, dict) or "algorithm" not in content:
+            raise UserError(f"{path} is not an agent that was saved with agent.save()")
         kinds = {type(entry.config).__name__: type(entry.config) for entry in catalogue().values()}
         if content["algorithm"] not in kinds:
             raise unknown("algorithm", content["algorithm"], kinds, "Import the file that defines it first.")
@@ -163,10 +165,15 @@ def train(
     Training uses one thread of torch on a CPU, which is fastest for networks of this size.
     """
     config = fitted(preset(algorithm).config if isinstance(algorithm, str) else algorithm, steps)
-    seeds = [seed] if isinstance(seed, int) else list(seed)
-    for name, value in {"steps": steps, "evaluate_every": evaluate_every or 1, "seeds": len(seeds)}.items():
+    one_seed = not isinstance(seed, Sequence | np.ndarray)
+    seeds = np.atleast_1d(seed).tolist()
+    counts = {"steps": steps, "evaluate_episodes": evaluate_episodes, "number of seeds": len(seeds)}
+    for name, value in (counts | {"evaluate_every": 1 if evaluate_every is None else evaluate_every}).items():
         if value < 1:
             raise UserError(f"{name} must be at least 1, not {value}")
+    for each in seeds:
+        if not isinstance(each, int) or not 0 <= each < 2**63:
+            raise UserError(f"seed must be a whole number of at least 0 and less than 2**63, not {each}")
     sources = sources_of(dataset, config, seeds) if isinstance(dataset, str) else [dataset] * len(seeds)
     check_compatible(config, sources[0])
     with _torch_settings(), contextlib.closing(Training(config, sources, seeds, device)) as training:
@@ -174,7 +181,7 @@ def train(
         agents = _agents(training, seeds)
     for agent, agent_evaluations in zip(agents, evaluations, strict=True):
         agent.evaluations = agent_evaluations
-    return agents[0] if isinstance(seed, int) else agents
+    return agents[0] if one_seed else agents
 
 
 def _train(

@@ -192,7 +192,7 @@ def load_tensors(path: Path) -> Any:
     except OSError as error:
         raise Unreadable(f"cannot read {path}: {first_line(error)}") from error
     if head != MAGIC + hashlib.sha256(payload).hexdigest().encode():
-        raise Unreadable(f"{path} is damaged (checksum); delete its folder and start again")
+        raise Unreadable(f"{path} is damaged, or was not written by offline_gntd (checksum)")
     try:
         return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises nearly anything

@@ -1,10 +1,17 @@
-"""Setup of processes that train."""
+"""Setup of processes that train, and a pool of them."""
 
 import multiprocessing
 import os
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 
 import torch
+from tqdm import tqdm
+
+from offline_gntd.errors import UserError
 
 
 def prepare() -> None:
@@ -27,3 +34,25 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def run_parallel(function: Callable[..., Any], jobs: Sequence[tuple], workers: int) -> Iterator[Any]:
+    """Call function(*job) for each job in up to `workers` processes; yields the results in order.
+
+    After an error, no further job starts. Raises UserError if a worker is killed.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _prepare_worker, (context.RLock(),)) as pool:
+        try:
+            for future in [pool.submit(function, *job) for job in jobs]:
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise UserError("a worker died; run the same command again to continue") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _prepare_worker(lock: Any) -> None:
+    prepare()
+    end_with_parent()
+    tqdm.set_lock(lock)  # the progress bars of all workers share one terminal

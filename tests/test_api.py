@@ -13,6 +13,7 @@ from offline_gntd import TrainedAgent, evaluate, load, train
 from offline_gntd.algorithms.q_learning import QLearning
 from offline_gntd.cli import main
 from offline_gntd.errors import UserError
+from offline_gntd.files import save_tensors
 
 FAST = "@hidden_dims=16x16@batch_size=32"
 EXPORTED = ["gntd3_bc", "bcq", "cql", "pg_gntd"]  # every kind of continuous policy
@@ -138,18 +139,41 @@ def test_an_exported_policy_scores_the_same_in_the_environment(small_dataset, tm
     assert evaluate(agent, 5).returns.tolist() == expected.returns.tolist()
 
 
+def saved(path, save):
+    """A file of tensors that is not an agent."""
+    save(path, {"step": 1}) if save is save_tensors else save({"step": 1}, path)
+    return path
+
+
+def test_a_seed_may_be_a_number_of_numpy(small_dataset):
+    assert trained(seed=np.int64(1)).seed == 1
+    assert [agent.seed for agent in trained(seed=np.arange(2))] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda path: trained("nosuch"), "no algorithm 'nosuch'"),
         (lambda path: trained(steps=0), "steps must be at least 1"),
         (lambda path: trained(evaluate_every=-1), "evaluate_every must be at least 1"),
-        (lambda path: trained(seed=[]), "seeds must be at least 1"),
+        (lambda path: trained(evaluate_every=0), "evaluate_every must be at least 1"),
+        (
+            lambda path: trained(evaluate_every=20, evaluate_episodes=0),
+            "evaluate_episodes must be at least 1",
+        ),
+        (lambda path: trained(seed=[]), "number of seeds must be at least 1"),
+        (lambda path: trained(seed=-1), "seed must be a whole number of at least 0"),
+        (lambda path: trained(seed=0.5), "seed must be a whole number of at least 0"),
         (lambda path: trained("td3_bc"), "is for continuous actions"),
         (lambda path: evaluate(trained(), 0), "episodes must be at least 1"),
         (lambda path: trained().act([1, 2, 3]), r"obs must be \[4\] or \[n, 4\], not \[3\]"),
         (lambda path: trained().export(path / "policy.txt"), r"ends in \.onnx or \.pt2"),
         (lambda path: TrainedAgent.load(path / "none.pt"), "cannot read"),
+        (lambda path: TrainedAgent.load(saved(path / "a.pt", torch.save)), "was not written by offline_gntd"),
+        (
+            lambda path: TrainedAgent.load(saved(path / "a.pt", save_tensors)),
+            "is not an agent that was saved",
+        ),
     ],
 )
 def test_bad_arguments_raise_a_clear_error(small_dataset, tmp_path, call, words):

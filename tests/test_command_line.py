@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -11,10 +12,11 @@ from offline_gntd.algorithms import preset
 from offline_gntd.analysis.table import FORMATS as WRITTEN_FORMATS
 from offline_gntd.cli import main, parser, runs
 from offline_gntd.cli.analysis import FORMATS
+from offline_gntd.cli.runs import experiment_of
 from offline_gntd.collection import discrete
 from offline_gntd.configuration import flatten
 from offline_gntd.experiments import grid
-from offline_gntd.experiments.definitions import BUILT_IN, Experiment, Protocol
+from offline_gntd.experiments.definitions import BUILT_IN, Experiment, Protocol, store
 
 STUDY = ["run", "study", "--datasets", "cartpole-replay-small", "--seeds", "1", "--steps", "40"]
 STUDY += ["--evaluate-every", "20", "--evaluate-episodes", "2", "--workers", "1"]
@@ -36,6 +38,16 @@ def test_help_is_quick_and_does_not_import_torch():
         (["datasets", "build", "cartpole-replay", "--transitions", "0"], "at least 1, not 0"),
         (["datasets", "build", "hopper-medium-local", "--seed", "-1"], "--seed must be at least 0"),
         (["datasets", "show", "cartpole-replay"], "datasets build cartpole-replay"),
+        (
+            ["datasets", "build", "cartpole-replay-small", "hopper-medium-local", "--steps", "5"],
+            "must be a multiple of the 10 environments",
+        ),
+        (
+            ["datasets", "build", "hopper-random-local", "--transitions", "1000000000000000"],
+            "at most 1,000,000,000",
+        ),
+        (["run", "theory", "--seeds", "2"], "--seeds does not apply to theory"),
+        (["run", "theory", "--seeds", "0"], "--seeds does not apply to theory"),
         (["run", "table9"], "no experiment 'table9'"),
         (["run", "table1"], "datasets build cartpole-replay"),
         (["run", "table1", "--algorithms", "dqnn"], "no algorithm 'dqnn'; did you mean 'dqn'"),
@@ -221,6 +233,23 @@ def test_an_experiment_from_a_file(home, small_dataset, capsys):
     (home / "typo.toml").write_text('datasets = ["a"]\nalgorithm = ["dqn"]\n')
     assert main(["run", str(home / "typo.toml")]) == 2
     assert "did you mean 'algorithms'" in capsys.readouterr().err
+
+
+def test_options_that_are_not_given_keep_their_values_when_an_experiment_is_extended(
+    home, monkeypatch, capsys
+):
+    small = "@hidden_dims=16x16"
+    first = Experiment(
+        "mine", ("cartpole-replay-small",), ("dqn" + small,), 2, algorithm_steps={"dqn" + small: 40}
+    )
+    store(replace(first, protocol=Protocol(steps=20, evaluate_every=10)))
+    arguments = ["mine", "--algorithms", "dqn" + small, "td", "--datasets", "cartpole-replay-small"]
+    extended = experiment_of(parser().parse_args(["run", *arguments]))
+    assert (extended.seeds, extended.protocol.evaluate_every) == (2, 10)
+    varied = experiment_of(parser().parse_args(["run", *arguments, "--set", "tau=0.1"]))
+    assert varied.algorithm_steps == {f"dqn{small}@tau=0.1": 40}
+    store(replace(first, protocol=Protocol(steps=20, evaluate_every=5)))
+    assert "earlier runs leave its tables" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

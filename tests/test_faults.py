@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from offline_gntd import extensions
+from offline_gntd import extensions, lock
 from offline_gntd.cli import main
-from offline_gntd.experiments import definitions, lock, planning, results
+from offline_gntd.experiments import definitions, planning, results
 from offline_gntd.experiments.definitions import Experiment, Protocol
 from offline_gntd.experiments.job import Options, run_job
-from offline_gntd.experiments.lock import Lock
 from offline_gntd.experiments.record import DamagedRun
+from offline_gntd.lock import Lock
 
 FAST = "@hidden_dims=16x16@batch_size=32"
 STUDY = Experiment(

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from offline_gntd.experiments import lock
-from offline_gntd.experiments.lock import Lock, Locked, Watch
+from offline_gntd import lock
+from offline_gntd.lock import Lock, Locked, Watch
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_all_folders_or_none(home):
 def test_the_lock_of_a_killed_process_is_free_at_once(home):
     folder = home / "run"
     code = (
-        "import sys, time, pathlib; from offline_gntd.experiments.lock import Lock\n"
+        "import sys, time, pathlib; from offline_gntd.lock import Lock\n"
         "with Lock([pathlib.Path(sys.argv[1])]): print('held', flush=True); time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)
@@ -68,7 +68,7 @@ def test_the_lock_of_a_killed_process_is_free_at_once(home):
 
 
 def test_a_reused_process_number_is_another_process(home):
-    leave(home / "run", machine=lock.machine(), process=os.getpid(), born="1")
+    leave(home / "run", machine=lock.machine(), process=os.getpid(), start_time="1")
     assert lock.owner(home / "run") is None
     with Lock([home / "run"]):
         pass
@@ -78,7 +78,7 @@ def test_a_reused_process_number_is_another_process(home):
     "clock", [0, 4_000_000_000]
 )  # the heartbeat's time, far behind and far ahead of ours
 def test_an_owner_on_another_machine_without_heartbeats_is_dead(home, impatient, clock):
-    path = leave(home / "run", machine="another", host="node7", process=1, born="1")
+    path = leave(home / "run", machine="another", host="node7", process=1, start_time="1")
     os.utime(path, (clock, clock))
     watch = Watch([home / "run"])
     assert watch.is_locked()
@@ -92,7 +92,7 @@ def test_an_owner_on_another_machine_without_heartbeats_is_dead(home, impatient,
 
 @pytest.mark.parametrize("direction", [1, -1])
 def test_an_owner_on_another_machine_is_alive_while_its_heartbeat_changes(home, impatient, direction):
-    path = leave(home / "run", machine="another", host="node7", process=1, born="1")
+    path = leave(home / "run", machine="another", host="node7", process=1, start_time="1")
     over = threading.Event()
 
     def beat():
@@ -118,13 +118,25 @@ def test_an_owner_on_another_machine_is_alive_while_its_heartbeat_changes(home, 
 def test_an_owner_notices_that_it_lost_its_lock(home, impatient):
     with Lock([home / "run"]) as mine:
         mine.check()
-        leave(home / "run", number=1, machine="another", host="node7", process=1, born="1")
+        leave(home / "run", number=1, machine="another", host="node7", process=1, start_time="1")
         deadline = time.monotonic() + 5
         while not mine.lost and time.monotonic() < deadline:
             time.sleep(0.02)
         with pytest.raises(Locked):
             mine.check()
     assert (home / "run/lock-1").exists()
+
+
+def test_an_owner_notices_that_another_owner_has_its_number(home, impatient):
+    """Another machine took over as lock-1 and ended; a third one began as lock-0 again."""
+    with Lock([home / "run"]) as mine:
+        leave(home / "run", machine="a third", host="node8", process=1, start_time="1")
+        deadline = time.monotonic() + 5
+        while not mine.lost and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with pytest.raises(Locked):
+            mine.check()
+    assert (home / "run/lock-0").exists()
 
 
 def contend(folder, barrier, winners):
@@ -143,7 +155,7 @@ def test_one_of_several_competing_processes_gets_the_lock(home, dead_owner):
     for attempt in range(4):
         folder = home / f"run-{attempt}"
         if dead_owner:
-            leave(folder, number=3, machine=lock.machine(), process=os.getpid(), born="1")
+            leave(folder, number=3, machine=lock.machine(), process=os.getpid(), start_time="1")
         barrier, winners = context.Barrier(6), context.Queue()
         tries = [context.Process(target=contend, args=(folder, barrier, winners)) for _ in range(6)]
         for process in tries:

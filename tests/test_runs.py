@@ -226,8 +226,24 @@ def test_a_finished_run_is_continued_only_by_a_longer_one_with_the_same_versions
     assert planning.state(short, sha256s) == "finished"
     assert planning.state(longer, sha256s) == "missing"
     assert planning.state(shorter, sha256s) == "stale"
+    Run(shorter).execute()  # --rerun-stale
+    description = json.loads((short.folder(0) / "run.json").read_text())
+    assert (description["steps"], description["resumed_at"]) == (50, [])
+    assert planning.state(shorter, sha256s) == "finished"
     monkeypatch.setattr(versions, "versions", lambda: {"torch": "other"})
     assert planning.state(longer, sha256s) == "stale"
+
+
+def test_a_run_that_stopped_beyond_the_last_step_is_stale(small_dataset, monkeypatch):
+    monkeypatch.setattr("offline_gntd.experiments.run.STOP_CHECK", 20)
+    one, checks = cell(), iter([False, False, True])
+    with pytest.raises(Stopped):
+        Run(one).execute(stopping=lambda: next(checks))  # at 60 of 100 steps
+    sha256s = [source.sha256 for source in one.sources()]
+    assert planning.state(one, sha256s) == "missing"
+    shorter = cell(protocol=replace(PROTOCOL, steps=50))
+    assert planning.state(shorter, sha256s) == "stale"
+    assert (planning.last_checkpoint(one), planning.last_checkpoint(shorter)) == (60, 0)
 
 
 def flipped(path, bit):

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -24,6 +25,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import BUILT_IN, Cell, Protocol
 from offline_gntd.experiments.run import Run
 from offline_gntd.files import load_tensors
+from offline_gntd.lock import Lock
 from offline_gntd.tasks import LOCOMOTION
 
 SMALL = "@hidden_dims=16x16@batch_size=16"
@@ -370,11 +372,26 @@ def test_parallel_build_gives_the_same_data(quick, monkeypatch, tmp_path):
     assert together == [build_splits([name], quick, quiet=True)[0].sha256 for name in names]
 
 
+def test_a_second_build_waits_for_the_training_of_the_first(quick, capsys):
+    first = Lock([OnlineTraining(HOPPER, QUICK, 0).folder]).acquire()
+    threading.Timer(0.5, first.release).start()
+    build_splits(["hopper-full-replay-local"], quick, quiet=True)
+    assert "waiting for another process" in capsys.readouterr().err
+
+
+def test_a_damaged_roll_out_is_made_again(quick):
+    [expected] = build_splits(["hopper-expert-local"], quick, quiet=True)
+    [path] = OnlineTraining(HOPPER, QUICK, 0).folder.glob("expert-*.pt")
+    path.write_bytes(b"nothing")
+    [again] = build_splits(["hopper-expert-local"], quick, force=True, quiet=True)
+    assert again.sha256 == expected.sha256
+
+
 def test_damaged_training_is_reported(quick):
     build_splits(["hopper-full-replay-local"], quick, quiet=True)
     folder = OnlineTraining(HOPPER, QUICK, 0).folder
     (folder / "checkpoint.pt").write_bytes(b"no checkpoint")
-    with pytest.raises(UserError, match="delete its folder and start again"):
+    with pytest.raises(UserError, match=r"checkpoint.pt is damaged.*; delete .* and start again"):
         build_splits(["hopper-expert-local"], quick, quiet=True)
 
 
@@ -398,7 +415,7 @@ def test_pickled_code_is_not_run(quick, tmp_path):
         (["hopper-medum-local"], "did you mean 'hopper-medium-local'"),
         (["hopper-medium-local", "--steps", "10"], "warm_up must be at least 0 and less than the 10 steps"),
         (["hopper-medium-local", "--steps", "100001"], "multiple of the 10 environments"),
-        (["hopper-medium-local", "--transitions", "1"], "at least 2, not 1"),
+        (["hopper-medium-local", "--transitions", "1"], "at least 2 and at most 1,000,000,000, not 1"),
         (["hopper-medium-local", "--seed", "-1"], "at least 0, not -1"),
         (["hopper-medium-local", "--seed", str(2**64)], "--seed must be less than 2**63"),
         (["hopper-medium-local", "--workers", "0"], "--workers must be at least 1"),

@@ -9,14 +9,15 @@ import time
 import pytest
 from rich.console import Console
 
+from offline_gntd import lock
 from offline_gntd.cli import main
-from offline_gntd.experiments import lock, planning
+from offline_gntd.experiments import planning
 from offline_gntd.experiments.definitions import Experiment, Protocol, store
 from offline_gntd.experiments.job import JobResult, Options, Progress, run_job
-from offline_gntd.experiments.lock import Lock
 from offline_gntd.experiments.planning import Rate, Rates, known_rates, measure_rate
 from offline_gntd.experiments.progress import Forecast, open_display, read_status
 from offline_gntd.files import duration
+from offline_gntd.lock import Lock
 
 FAST = "@hidden_dims=16x16@batch_size=32"
 STUDY = Experiment(
@@ -86,6 +87,15 @@ def test_status_is_read_from_files(half_done, capsys):
     assert main(["status", "nothing"]) == 2
 
 
+def test_runs_of_another_length_are_not_done(half_done):
+    store(dataclasses.replace(STUDY, protocol=dataclasses.replace(STUDY.protocol, steps=80)))
+    found = read_status("study")
+    assert states(found)[:2] == ["waiting", "waiting"]
+    assert (found.runs[0].step, found.runs[0].steps) == (60, 80)
+    store(dataclasses.replace(STUDY, protocol=dataclasses.replace(STUDY.protocol, steps=20)))
+    assert states(read_status("study"))[:2] == ["stale", "waiting"]
+
+
 def test_a_damaged_run_does_not_hide_the_others(half_done, home):
     name, *_ = (path.parent.name for path in (home / "results").glob("*/experiment.json"))
     before = read_status(name)
@@ -97,12 +107,12 @@ def test_a_damaged_run_does_not_hide_the_others(half_done, home):
 
 
 def test_a_run_of_a_dead_process_is_waiting(half_done):
-    (half_done[1].folder(1) / "lock-0").write_text(json.dumps(dict(machine="?", process=1, born="1")))
+    (half_done[1].folder(1) / "lock-0").write_text(json.dumps(dict(machine="?", process=1, start_time="1")))
     assert states(read_status("study"))[1] == "running"  # elsewhere, for all we know
     assert "silent" not in read_status("study").runs[1].text()
     os.utime(half_done[1].folder(1) / "lock-0", (0, 0))
     assert "silent for" in read_status("study").runs[1].text()
-    owner = {"machine": lock.machine(), "process": 1, "born": "never"}
+    owner = {"machine": lock.machine(), "process": 1, "start_time": "never"}
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(owner))
     assert states(read_status("study"))[1] == "waiting"
 

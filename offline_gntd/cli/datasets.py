@@ -142,6 +142,8 @@ def build(args: argparse.Namespace) -> None:
     discrete = [name for name in args.names if built_datasets.family_of(name)]
     mujoco = [name for name in args.names if name not in discrete]
     _check_options(args, discrete, mujoco)
+    for name in mujoco:  # raises UserError before anything is built
+        builders.spec_of(name, _size(args), args.seed or 0)
     seeds = built_datasets.DEFAULT_SEEDS if args.seeds is None else args.seeds
     if discrete:
         settings = {name: _replay_settings(args, name) for name in builders.members_of(discrete, seeds)}

@@ -15,6 +15,10 @@ from offline_gntd.files import listing
 
 THEORY_OPTIONS = ("command", "handler", "experiment", "imports", "workers", "rerun_stale", "dry_run")
 RETRIES = 2  # as in experiments/grid.py, which is slow to import
+THEORY_DEFAULTS = {  # of the other options, where it is not None
+    **{"settings": [], "slurm": [], "engine": "local", "device": "cpu", "retries": RETRIES},
+    **{"tensorboard": False, "wandb": False},
+}
 
 
 def add_commands(commands) -> None:
@@ -184,7 +188,7 @@ def _run_theory(args: argparse.Namespace) -> int:
     from offline_gntd.theory import runner
 
     for name, value in vars(args).items():
-        if name not in THEORY_OPTIONS and value not in (None, False, [], "cpu", "local", RETRIES):
+        if name not in THEORY_OPTIONS and value != THEORY_DEFAULTS.get(name):
             option = {"settings": "set"}.get(name, name.replace("_", "-"))
             raise UserError(
                 f"--{option} does not apply to theory, which takes --workers, --rerun-stale and --dry-run"
@@ -302,7 +306,7 @@ def experiment_of(args: argparse.Namespace):
     elif args.experiment in BUILT_IN:
         base = BUILT_IN[args.experiment]
     elif args.algorithms and args.datasets:
-        base = Experiment(args.experiment, (), ())
+        base = definitions.stored(args.experiment) or Experiment(args.experiment, (), ())
     else:
         try:
             base = definitions.find(args.experiment)
@@ -313,7 +317,8 @@ def experiment_of(args: argparse.Namespace):
     seeds = base.seeds if args.seeds is None else args.seeds
     if args.device != "cpu":
         protocol.setdefault("seeds_per_process", seeds)  # one process uses the whole GPU
-    algorithms = _variants(tuple(args.algorithms or base.algorithms), args.settings)
+    names = tuple(args.algorithms or base.algorithms)
+    algorithms = _variants(names, args.settings)
     if not algorithms or not (args.datasets or base.datasets):
         raise UserError(f"{base.name} has no algorithms or no datasets; add --algorithms … --datasets …")
     return dataclasses.replace(
@@ -323,9 +328,10 @@ def experiment_of(args: argparse.Namespace):
         seeds=seeds,
         protocol=dataclasses.replace(base.protocol, **protocol),
         algorithm_steps={
-            name: steps
+            variant: steps
             for name, steps in base.algorithm_steps.items()
-            if args.steps is None and name in algorithms
+            if args.steps is None and name in names
+            for variant in _variants((name,), args.settings)
         },
     ).canonical()
 

@@ -1,13 +1,9 @@
 """Build datasets by name, in parallel: one process per member of a discrete family or per MuJoCo body."""
 
 import dataclasses
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -22,6 +18,7 @@ from offline_gntd.datasets import built_datasets
 from offline_gntd.datasets.dataset import Dataset
 from offline_gntd.errors import UserError
 from offline_gntd.files import duration, require_writable
+from offline_gntd.lock import Lock, Locked
 
 
 def members_of(names: Sequence[str], seeds: int = built_datasets.DEFAULT_SEEDS) -> list[str]:
@@ -110,16 +107,20 @@ def build_splits(
         raise UserError(f"--checkpoint-seconds must be at least 0, not {checkpoint_seconds:g}")
     missing: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        split = LOCAL_SPLITS[name]
-        spec = BuildSpec(split.body, size, seed)
-        if split.trained:
-            size.training.check()
+        split, spec = LOCAL_SPLITS[name], spec_of(name, size, seed)
         if force or not built_datasets.is_built(name, spec.options(split)):
             missing.setdefault(split.body, []).append(name)
             require_writable(built_datasets.path(name))
     jobs = [(BuildSpec(body, size, seed), missing[body], checkpoint_seconds, quiet) for body in missing]
     _run(_build_body, jobs, workers or len(jobs))
     return [built_datasets.load(name) for name in names]
+
+
+def spec_of(name: str, size: Size, seed: int) -> BuildSpec:
+    """What a split's data depends on. Raises UserError for illegal values."""
+    if LOCAL_SPLITS[name].trained:
+        size.training.check()
+    return BuildSpec(LOCAL_SPLITS[name].body, size, seed)
 
 
 def _check_workers(workers: int | None) -> None:
@@ -134,32 +135,42 @@ def _run(build: Callable[..., None], jobs: Sequence[tuple], workers: int) -> Non
             build(0, *job)
         return
     workers = min(workers, len(jobs))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _prepare_worker, (context.RLock(),)) as pool:
-        try:
-            for future in [pool.submit(build, i % workers, *job) for i, job in enumerate(jobs)]:
-                future.result()
-        except BrokenProcessPool as error:
-            raise UserError("a worker died; run the same command again to continue") from error
-        finally:
-            pool.shutdown(cancel_futures=True)  # after an error, no further job starts
-
-
-def _prepare_worker(lock: Any) -> None:
-    processes.end_with_parent()
-    tqdm.set_lock(lock)  # the progress bars of all workers share one terminal
+    placed = [(i % workers, *job) for i, job in enumerate(jobs)]
+    for _ in processes.run_parallel(build, placed, workers):
+        pass
 
 
 def _build_body(
     position: int, spec: BuildSpec, names: list[str], checkpoint_seconds: float, quiet: bool
 ) -> None:
     processes.prepare()  # in the main process too: rounding may depend on the number of threads
-    total = len(splits.policies_of(names)) * spec.size.rolled_out
-    training = None
-    if any(LOCAL_SPLITS[name].trained for name in names):
-        training = OnlineTraining(spec.task, spec.size.training, spec.seed)
+    if not any(LOCAL_SPLITS[name].trained for name in names):
+        return _build_splits(position, spec, names, None, checkpoint_seconds, quiet)
+    training = OnlineTraining(spec.task, spec.size.training, spec.seed)
+    require_writable(training.folder)
+    lock = Lock([training.folder])
+    try:
+        lock.acquire()
+    except Locked:
+        _say(f"{spec.task.env_id}: waiting for another process that builds splits of the same training")
+        lock = Lock([training.folder], wait=True).acquire()
+    try:
         training.resume()
-        total += spec.size.training.steps
+        _build_splits(position, spec, names, training, checkpoint_seconds, quiet)
+    finally:
+        lock.release()
+
+
+def _build_splits(
+    position: int,
+    spec: BuildSpec,
+    names: list[str],
+    training: OnlineTraining | None,
+    checkpoint_seconds: float,
+    quiet: bool,
+) -> None:
+    total = len(splits.policies_of(names)) * spec.size.rolled_out
+    total += training.settings.steps if training else 0
     if not quiet:
         _announce_body(spec, names, training)
     style = {"desc": spec.body, "unit": "step", "unit_scale": True, "position": position}

@@ -36,6 +36,8 @@ def extend(
     for option, value, least in (("transitions", transitions, 1), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"--{option} must be at least {least}, not {value}")
+    if seed >= 2**63:  # the limit of torch
+        raise UserError(f"--seed must be less than 2**63, not {seed}")
     kind = loading.kind_of(source)
     if kind not in ("d4rl", "file"):
         raise UserError(f"{source} is not a file in D4RL's layout; only such files store a policy")

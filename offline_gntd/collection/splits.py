@@ -9,6 +9,7 @@ medium-expert  half medium, half expert
 full-replay    every sample of the training
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from offline_gntd.collection.training import OnlineTraining, Snapshot, TrainingS
 from offline_gntd.configuration import to_dict
 from offline_gntd.datasets import built_datasets, catalogue
 from offline_gntd.errors import UserError
+from offline_gntd.files import Unreadable
 from offline_gntd.nn.policies import uniform
 from offline_gntd.tasks import LOCOMOTION, Task
 from offline_gntd.versions import installed
@@ -35,6 +37,8 @@ POLICIES = {  # the policies that a split is rolled out from; the other splits a
     "expert": ("expert",),
 }
 STREAMS = {"random": 1, "medium": 2, "expert": 3}  # second part of the key of roll-outs; training uses 0
+
+MOST_ROWS = 1_000_000_000  # they are in memory while a split is built
 
 Report = Callable[[str, int], None]  # called with what is being done, and the number of new steps
 
@@ -93,8 +97,10 @@ class BuildSpec:
     def __post_init__(self):
         if self.size.training.environments < 1:
             raise UserError(f"environments must be at least 1, not {self.size.training.environments}")
-        if self.size.transitions < 2:
-            raise UserError(f"--transitions must be at least 2, not {self.size.transitions}")
+        if not 2 <= self.size.transitions <= MOST_ROWS:
+            raise UserError(
+                f"--transitions must be at least 2 and at most {MOST_ROWS:,}, not {self.size.transitions}"
+            )
         if self.seed < 0:
             raise UserError(f"--seed must be at least 0, not {self.seed}")
         if self.seed >= 2**63:  # the limit of torch
@@ -156,8 +162,9 @@ class TrainedPolicies:
             self._random = self._random or self._roll_out(policy)
             return self._random
         path = rollout_file(policy, self.spec, self.training)
-        if not path.exists():
-            self._roll_out(policy).save(path)
+        with contextlib.suppress(Unreadable):  # absent or damaged
+            return RolloutBuffer.load(path)
+        self._roll_out(policy).save(path)
         return RolloutBuffer.load(path)
 
     def _roll_out(self, policy: str) -> RolloutBuffer:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,10 +21,11 @@ from offline_gntd.collection.online import OnlineBatches, OnlineSettings, Rollou
 from offline_gntd.configuration import digest, hashed_fields
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import Evaluator
-from offline_gntd.files import home, load_tensors, save_tensors
+from offline_gntd.files import Unreadable, home, load_tensors, save_tensors
 from offline_gntd.tasks import Task
 from offline_gntd.versions import installed
 
+MOST_STEPS = 1_000_000_000  # every sample is in memory
 STREAM = 0  # second part of the key of a training's environments; roll-outs use other numbers
 
 
@@ -43,6 +45,8 @@ class TrainingSettings:
         for name in ("steps", "environments", "evaluate_every", "evaluate_episodes"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.steps > MOST_STEPS:
+            raise UserError(f"steps must be at most {MOST_STEPS:,}, not {self.steps}")
         for name in ("steps", "evaluate_every", "warm_up"):
             if getattr(self, name) % self.environments:
                 raise UserError(
@@ -188,7 +192,12 @@ class OnlineTraining:
         """Restore the last checkpoint, if there is one."""
         if not (self.folder / "checkpoint.pt").exists():
             return
-        content = load_tensors(self.folder / "checkpoint.pt")
+        try:
+            self._restore(load_tensors(self.folder / "checkpoint.pt"))
+        except Unreadable as error:
+            raise UserError(f"{error}; delete {self.folder} and start again") from error
+
+    def _restore(self, content: dict[str, Any]) -> None:
         for name, tensor in self.agent.state_dict().items():
             tensor.copy_(content["agent"][name])
         self.generators[0].set_state(content["generator"])

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import sys
 import tomllib
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from offline_gntd.configuration import digest, from_dict, hashed_fields
 from offline_gntd.datasets.catalogue import SEED, results_name
 from offline_gntd.errors import UserError, shortened, unknown
-from offline_gntd.experiments.lock import Lock
 from offline_gntd.experiments.record import read_object
 from offline_gntd.files import home, write_json
+from offline_gntd.lock import Lock
 
 if TYPE_CHECKING:
     from offline_gntd.experiments.training import DataSource
@@ -370,8 +371,8 @@ def exported_path(name: str) -> Path:
 
 def find(name: str) -> Experiment:
     """An experiment as last run here, or as exported, or as built in; raises UserError for other names."""
-    if stored := _stored(name):
-        return stored
+    if experiment := stored(name):
+        return experiment
     if name in BUILT_IN:
         return BUILT_IN[name]
     raise unknown("experiment", name, {*with_results(), *BUILT_IN})
@@ -405,17 +406,24 @@ def store(experiment: Experiment) -> None:
     An experiment may be run in parts: if its evaluations are the same, the stored datasets, algorithms and
     seeds are kept, and each algorithm has the number of steps that it was last run with.
     """
-    if _merged(experiment) != _stored(experiment.name):
+    if _merged(experiment) != stored(experiment.name):
+        if not _extends(experiment, stored(experiment.name)):
+            words = "evaluations or seeds per process have changed, so earlier runs leave its tables"
+            print(f"{experiment.name}: {words}", file=sys.stderr)
         with Lock([stored_path(experiment.name).parent], wait=True):
             write_json(stored_path(experiment.name), _merged(experiment).to_dict())
 
 
+def _extends(experiment: Experiment, before: Experiment | None) -> bool:
+    """Whether the runs of both belong to one table."""
+    steps = experiment.protocol.steps
+    return before is None or dataclasses.replace(before.protocol, steps=steps) == experiment.protocol
+
+
 def _merged(experiment: Experiment) -> Experiment:
     """An experiment with the datasets, algorithms and seeds of the stored one, see `store`."""
-    before = _stored(experiment.name)
-    if not before or dataclasses.replace(before.protocol, steps=experiment.protocol.steps) != (
-        experiment.protocol
-    ):
+    before = stored(experiment.name)
+    if not before or not _extends(experiment, before):
         return experiment
     # by name, because a file may have been moved
     sources = dict(zip(before.dataset_names(), before.datasets, strict=True))
@@ -433,7 +441,8 @@ def _merged(experiment: Experiment) -> Experiment:
     )
 
 
-def _stored(name: str) -> Experiment | None:
+def stored(name: str) -> Experiment | None:
+    """An experiment as it was last run here or exported."""
     for path in (stored_path(name), exported_path(name)):
         if path.exists():
             try:

@@ -26,9 +26,9 @@ from offline_gntd.datasets import Dataset
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.job import JobResult, Options, Progress, at_most_every, lost_job, run_job
-from offline_gntd.experiments.lock import Lock, Locked
 from offline_gntd.experiments.training import DataSource
 from offline_gntd.files import home, remove, write_bytes
+from offline_gntd.lock import Lock, Locked
 
 STOP_SECONDS = 1.0  # between two checks for a stop request
 
@@ -69,6 +69,7 @@ class Ray:
             raise UserError(f"no Ray cluster at {self.address}: {str(error).splitlines()[0]}") from error
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self.mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
+        self.token.parent.mkdir(parents=True, exist_ok=True)
         self.token.touch()
         if self.ship is None:
             self.ship = not _seen_everywhere(self.token)

@@ -18,10 +18,10 @@ from offline_gntd.errors import UserError, unknown
 from offline_gntd.experiments import definitions, planning
 from offline_gntd.experiments.definitions import Cell, Experiment
 from offline_gntd.experiments.job import Engine, JobResult, Options, Progress, log_path, record_lost_job
-from offline_gntd.experiments.lock import Watch
 from offline_gntd.experiments.planning import Rates, known_rates, last_checkpoint
 from offline_gntd.experiments.progress import Display, Forecast, open_display
 from offline_gntd.files import require_writable
+from offline_gntd.lock import Watch
 
 POLL_SECONDS = 0.5
 RETRIES = 2  # further attempts at a cell that failed

@@ -21,11 +21,11 @@ from offline_gntd import extensions
 from offline_gntd.errors import UserError
 from offline_gntd.experiments import planning
 from offline_gntd.experiments.definitions import Cell
-from offline_gntd.experiments.lock import Lock, Locked
 from offline_gntd.experiments.record import LOG, DamagedRun, Record, Trackers, read_description
 from offline_gntd.experiments.run import Run, Stopped
 from offline_gntd.experiments.training import DataSource
 from offline_gntd.files import Unwritable, home
+from offline_gntd.lock import Lock, Locked
 from offline_gntd.processes import prepare
 
 REPORT_SECONDS = 0.5  # between two progress reports of a run

@@ -75,8 +75,8 @@ def plan(experiment: Experiment, rerun_stale: bool = False) -> Plan:
 def state(cell: Cell, dataset_sha256s: list[str | None], exported: dict[tuple, dict] | None = None) -> str:
     """finished | stale | missing, by the run folders, or by the exported runs where there is no folder.
 
-    A finished run with fewer steps than the cell is missing if it can be continued. Raises DamagedRun if
-    run.json contradicts itself.
+    A finished run with fewer steps than the cell is missing if it can be continued; a run that has got
+    further than the cell's last step is stale. Raises DamagedRun if run.json contradicts itself.
 
     dataset_sha256s  one per seed; None for an environment. Empty if the data is not on this machine: then the
                      hashes are not compared
@@ -91,6 +91,8 @@ def state(cell: Cell, dataset_sha256s: list[str | None], exported: dict[tuple, d
                 continue
             _check_consistent(run, cell, seed)
             states.add("finished" if _steps(run) == cell.protocol.steps else _state_if_continued(run, cell))
+        elif max(Record(cell.folder(seed)).checkpoint_steps(), default=0) > cell.protocol.steps:
+            states.add("stale")  # stopped in a longer run, which a shorter one would replace
         else:
             run = (exported or {}).get((cell.dataset, cell.algorithm, seed), {})
             same = run and _matches(run, cell, dataset_sha256) and _steps(run) == cell.protocol.steps
@@ -151,7 +153,8 @@ def is_diverged(cell: Cell) -> bool:
 
 def last_checkpoint(cell: Cell) -> int:
     """The step from which a cell would resume; 0 without a checkpoint of all its seeds."""
-    return max(set.intersection(*(Record(folder).checkpoint_steps() for folder in cell.folders())), default=0)
+    steps = set.intersection(*(Record(folder).checkpoint_steps() for folder in cell.folders()))
+    return max((step for step in steps if step <= cell.protocol.steps), default=0)
 
 
 # ---- time estimates ----

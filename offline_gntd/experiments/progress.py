@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
+from offline_gntd import lock
 from offline_gntd.errors import UserError
-from offline_gntd.experiments import definitions, lock, results
+from offline_gntd.experiments import definitions, results
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.job import JobResult, Progress
 from offline_gntd.experiments.planning import Rates, known_rates, last_checkpoint
@@ -242,7 +243,8 @@ def _read_run(cell: Cell, seed: int, exported: dict[tuple, dict], rates: Rates, 
         seconds = last["training_seconds"] + last["evaluation_seconds"]
         rate = last["step"] / seconds if seconds > 0 else None
         run = dataclasses.replace(run, score=last["score"], updates_per_second=rate)
-    if description.get("status") in FINISHED and not owner:
+    finished = description.get("status") in FINISHED and not owner
+    if finished and description["protocol"]["steps"] >= cell.protocol.steps:
         state = "stale" if _has_other_settings(cell, description) else description["status"]
         return dataclasses.replace(run, state=state, step=description.get("steps", 0))
     step = last_checkpoint(cell)
@@ -260,6 +262,8 @@ def _read_run(cell: Cell, seed: int, exported: dict[tuple, dict], rates: Rates, 
 
 
 def _has_other_settings(cell: Cell, description: dict[str, Any]) -> bool:
+    if description["protocol"]["steps"] != cell.protocol.steps:
+        return True
     try:
         return description["config_hash"] != cell.config_hash
     except UserError:

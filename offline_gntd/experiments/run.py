@@ -182,6 +182,7 @@ class Run:
         for record in self.records:
             record.remove_partial_files()
         steps = set.intersection(*(record.checkpoint_steps() for record in self.records))
+        steps = {step for step in steps if step <= self.cell.protocol.steps}
         if steps and self._same_run():
             for step in sorted(steps, reverse=True):
                 try:

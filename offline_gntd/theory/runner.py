@@ -5,11 +5,9 @@ missing. Exported, they are results/theory.csv (one row per measurement, quantit
 results/theory.measurements.csv (one row per measurement).
 """
 
-import concurrent.futures
 import dataclasses
 import itertools
 import json
-import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -70,20 +68,10 @@ def run(workers: int | None = None, rerun_stale: bool = False) -> tuple[int, int
     todo = [measurement for name, measurement in wanted.items() if name not in done]
     if todo:
         require_writable(_folder())
-        context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(workers or os.cpu_count(), context, _prepare) as pool:
-            try:
-                for _ in tqdm(pool.map(make, todo), NAME, len(todo), disable=None):
-                    pass
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        made = processes.run_parallel(make, [(each,) for each in todo], workers or os.cpu_count() or 1)
+        for _ in tqdm(made, NAME, len(todo), disable=None):
+            pass
     return len(todo), len(wanted) - len(todo)
-
-
-def _prepare() -> None:
-    processes.prepare()
-    processes.end_with_parent()
 
 
 def make(measurement: Measurement) -> None:

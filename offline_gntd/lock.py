@@ -1,6 +1,6 @@
-"""One owner per run, on a shared file system too; an owner that died loses its lock.
+"""One owner per folder, on a shared file system too; an owner that died loses its lock.
 
-A lock is a file `lock-<n>` in the run's folder, created with O_EXCL; the highest n owns the run. A process
+A lock is a file `lock-<n>` in the folder, created with O_EXCL; the highest n owns the folder. A process
 that finds the owner dead creates lock-<n+1>: if two processes try, one succeeds. An owner on this machine is
 dead if its process is gone. An owner on another machine is dead if its heartbeat, the file's modification
 time, does not change while we watch. These times are compared only with each other, never with our clock,
@@ -66,8 +66,9 @@ class Lock:
     def release(self) -> None:
         self.released.set()
         for path in self.paths:
-            with contextlib.suppress(OSError):
-                path.unlink()
+            if _read(path)[0] == _this_process():  # the file may be a later owner's
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def check(self) -> None:
         if self.lost:
@@ -77,6 +78,10 @@ class Lock:
         while not self.released.wait(HEARTBEAT):
             for path in self.paths:
                 try:
+                    owner, heartbeat = _read(path)
+                    if heartbeat is not None and owner != _this_process():  # numbers are used again
+                        self.lost = True
+                        continue
                     os.utime(path)
                     self.lost |= _newest(path.parent) != path
                 except FileNotFoundError:
@@ -190,12 +195,17 @@ def machine() -> str:
 
 def _this_process() -> dict[str, Any]:
     process = os.getpid()
-    return {"machine": machine(), "host": platform.node(), "process": process, "born": _start_time(process)}
+    return {
+        "machine": machine(),
+        "host": platform.node(),
+        "process": process,
+        "start_time": _start_time(process),
+    }
 
 
 def _is_alive(owner: dict[str, Any]) -> bool:
-    if owner["born"] is not None:
-        return _start_time(owner["process"]) == owner["born"]
+    if owner.get("start_time") is not None:
+        return _start_time(owner["process"]) == owner["start_time"]
     try:
         os.kill(owner["process"], 0)
     except ProcessLookupError:
