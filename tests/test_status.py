@@ -109,9 +109,9 @@ def test_a_damaged_run_does_not_hide_the_others(half_done, home):
 def test_a_run_of_a_dead_process_is_waiting(half_done):
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(dict(machine="?", process=1, start_time="1")))
     assert states(read_status("study"))[1] == "running"  # elsewhere, for all we know
-    assert "silent" not in read_status("study").runs[1].text()
+    assert "no heartbeat" not in read_status("study").runs[1].text()
     os.utime(half_done[1].folder(1) / "lock-0", (0, 0))
-    assert "silent for" in read_status("study").runs[1].text()
+    assert "no heartbeat for" in read_status("study").runs[1].text()
     owner = {"machine": lock.machine(), "process": 1, "start_time": "never"}
     (half_done[1].folder(1) / "lock-0").write_text(json.dumps(owner))
     assert states(read_status("study"))[1] == "waiting"

@@ -14,6 +14,7 @@ from typing import Any
 
 from offline_gntd import extensions, processes, versions
 from offline_gntd.algorithms import CATALOGUE
+from offline_gntd.collection import online
 from offline_gntd.configuration import from_dict
 from offline_gntd.datasets import DatasetNotFound
 from offline_gntd.errors import UserError
@@ -24,9 +25,7 @@ from offline_gntd.experiments.record import FINISHED, DamagedRun, Record, last_e
 from offline_gntd.experiments.training import DataSource, Training, check_compatible
 from offline_gntd.files import duration, home
 
-MEASURED_UPDATES = 60  # at most, after WARM_UP_UPDATES
-MEASURED_SECONDS = 1.0
-WARM_UP_UPDATES = 3
+MEASURED_UPDATES = 60  # at most
 
 
 @dataclass
@@ -229,14 +228,10 @@ def measure_rate(cell: Cell, sources: Sequence[DataSource]) -> Rate | None:
             contextlib.closing(Training(config, sources, cell.seeds)) as training,
             contextlib.closing(Evaluator(training.task, cell.seeds, episodes=1)) as evaluator,
         ):
-            training.train(WARM_UP_UPDATES)
-            start, deadline = time.perf_counter(), time.perf_counter() + MEASURED_SECONDS
-            while training.step < WARM_UP_UPDATES + MEASURED_UPDATES and time.perf_counter() < deadline:
-                training.train(training.step + 1)
-            per_update = (time.perf_counter() - start) / (training.step - WARM_UP_UPDATES)
+            per_second = online.measure_rate(lambda: training.train(training.step + 1), MEASURED_UPDATES)
             start = time.perf_counter()
             evaluator.returns(training.act, 0)
-            return Rate(per_update, time.perf_counter() - start)
+            return Rate(1 / per_second, time.perf_counter() - start)
     except Exception:
         return None
 

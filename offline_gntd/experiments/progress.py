@@ -173,7 +173,7 @@ class RunStatus:
                 parts.append(f"{self.updates_per_second:.0f} updates/s")
             parts += [f"{duration(self.seconds_left)} left", f"on {self.host}"]
             if self.silent_seconds > lock.TIMEOUT:
-                parts.append(f"silent for {duration(self.silent_seconds)}")
+                parts.append(f"no heartbeat for {duration(self.silent_seconds)}")
         if self.error:
             parts += [self.error, f"see {self.log}"]
         return ", ".join(parts)
