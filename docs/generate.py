@@ -443,9 +443,9 @@ def candidates(experiment: str, family: str) -> str:
 
 
 def precisions(experiment: str, algorithms: tuple[str, ...]) -> str:
-    """Each algorithm with bfloat16 products against float32, on every dataset."""
+    """Each algorithm in bfloat16 against float32 on every dataset, and how many intervals contain 0."""
     metric = definitions.find(experiment).table.metric
-    lines = []
+    lines, level = [], []
     for name in algorithms:
         pair = f"{experiment} --kind pairwise --algorithms {name} {name}@precision=bfloat16"
         compared, errors = made(pair).long, rows(f"{pair} --metric td_error_abs")
@@ -455,10 +455,20 @@ def precisions(experiment: str, algorithms: tuple[str, ...]) -> str:
             values = (tenths(line["first_value"]), tenths(line["value"]))
             differences = (estimate(line, "end"), estimate(line, "training"))
             td_error_change = estimate(error, "training", lambda value: minus(f"{value:.2f}"))
+            level += [
+                each[f"{reading}_low"] <= 0 <= each[f"{reading}_high"]
+                for each, reading in ((line, "end"), (line, "training"), (error, "training"))
+            ]
             dataset = short(line["dataset"])
             lines.append((preset(name).label, dataset, *values, *differences, td_error_change))
     heads = [f"{metric}: float32", "bfloat16", "Δ at the end", "Δ over training", "Δ TD error over training"]
-    return markdown(["algorithm", "dataset", *heads], lines)
+    table = markdown(["algorithm", "dataset", *heads], lines)
+    selection = select(experiment)
+    return (
+        f"{table}\n{sum(level)} of {len(level)} intervals contain 0. Δ: bfloat16 minus float32, 95 % "
+        f"bootstrap interval over the seeds;\n{metric}: {selection.measure.words(selection)}; TD error: mean "
+        "absolute, over the dataset.\n"
+    )
 
 
 def learning(experiment: str, names: list[str], every: int) -> str:
