@@ -122,9 +122,6 @@ def task_named(env: str) -> tuple[Task, int | None]:
     """The task and the episode limit of a MuJoCo body (hopper) or a gymnasium id (Hopper-v4)."""
     if env in LOCOMOTION:
         return LOCOMOTION[env].task(), EPISODE_LIMIT
-    known = of_environment(env)
-    if known:
-        return known.task(env.rpartition("-")[2]), EPISODE_LIMIT
     try:
         return task_of(env), limit_of(env)  # task_of imports the module of module:Env-v0
     except UserError as error:

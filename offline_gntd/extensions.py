@@ -27,6 +27,8 @@ def use(path: Path) -> None:
         path = path.resolve()
     except (OSError, RuntimeError) as error:  # a loop of symbolic links; RuntimeError until Python 3.13
         raise UserError(f"cannot import {path}: {first_line(error)}") from error
+    if os.pathsep in str(path):
+        raise UserError(f"cannot import {path}: its path contains {os.pathsep!r}")
     module = _import(path)
     if not any(hasattr(module, variable) for variable in KINDS):
         raise UserError(f"{path} defines neither PRESETS nor DATASETS")

@@ -194,9 +194,9 @@ def test_bad_array_is_one_line(tmp_path, write, key, change, reason):
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("actions", 2, "action 2 is not an integer from 0 to 1"),
-        ("actions", -1, "action -1 is not"),
-        ("actions", 0.5, "action 0.5 is not"),
+        ("actions", 2, "transition 7 is 2, not a whole number from 0 to 1"),
+        ("actions", -1, "transition 7 is -1, not"),
+        ("actions", 0.5, "transition 7 is 0.5, not"),
         ("dones", 0.5, "dones contains values other than 0 and 1"),
         ("dones", -1, "dones contains values other than 0 and 1"),
     ],

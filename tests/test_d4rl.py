@@ -120,6 +120,8 @@ def test_dict_loads_like_a_file(tmp_path):
     assert load(data, env="hopper").sha256 == load(write(tmp_path / "hopper.hdf5", data)).sha256
     with pytest.raises(UserError, match="env"):
         load(data)
+    with pytest.raises(UserError, match="values that are no arrays"):
+        load(data | {"rewards": [[1.0], [1.0, 2.0]]}, env="hopper")
 
 
 def test_task_comes_from_name_or_env_never_from_shapes(tmp_path):

@@ -190,6 +190,28 @@ def test_entry_of_a_wrong_type_is_one_line(tmp_path, capsys):
     assert "PRESETS['mine'] must be a Preset, not int" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("'cartpole-replay-s0': Source('CartPole-v1', dict)", "that name is taken"),
+        ("'mine': Source('CartPole-v1', dict, reference_min=5, reference_max=5)", "must be more than"),
+    ],
+)
+def test_impossible_dataset_is_one_line(entry, words, tmp_path, capsys):
+    text = f"from offline_gntd.datasets.loading import Source\nDATASETS = {{{entry}}}\n"
+    path = write(tmp_path / "other.py", text)
+    assert main(["datasets", "show", "mine", "--import", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_path_with_the_separator_of_paths_is_refused(tmp_path):
+    (tmp_path / "a:b").mkdir()
+    with pytest.raises(UserError, match="its path contains ':'"):
+        extensions.use(write(tmp_path / "a:b" / "mine.py", "PRESETS = {}\n"))
+
+
 def test_missing_file(tmp_path, capsys):
     assert main(["algorithms", "--import", str(tmp_path / "none.py")]) == 2
     assert "there is no such file" in capsys.readouterr().err
@@ -211,7 +233,7 @@ def test_loop_of_links_is_one_line(tmp_path, capsys):
         ("raise RuntimeError('no data')", "make() of DATASETS['mine'] failed: RuntimeError: no data"),
         ("raise SystemExit(1)", "make() of DATASETS['mine'] failed: SystemExit: 1"),
         ("return None", "must return a dict of arrays, not NoneType"),
-        ("return {'rewards': [[1, 2], [3]]}", "returned no arrays"),
+        ("return {'rewards': [[1, 2], [3]]}", "values that are no arrays"),
         ("return {}", "has no 'observations'"),
     ],
 )

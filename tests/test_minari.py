@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import gymnasium
 import minari
@@ -326,6 +327,55 @@ def test_convert_does_not_overwrite(tmp_path, capsys):
     assert "--force" in capsys.readouterr().err
     assert main(["datasets", "convert", path, "--format", "minari", "--force"]) == 0
     assert main(["datasets", "convert", path, "--format", "d4rl"]) == 2
+
+
+def test_a_converted_file_keeps_its_d4rl_id_and_its_environment(tmp_path):
+    path = write(tmp_path / "hopper_medium-v2.hdf5", arrays("v2", "hopper"))
+    source = load(str(path))
+    identifier = convert(str(path), "minari")
+    assert load(identifier).d4rl_id == source.d4rl_id == "hopper-medium-v2"
+    back = convert(identifier, "d4rl")
+    Path(back).rename(tmp_path / "unnamed.hdf5")
+    assert load(str(tmp_path / "unnamed.hdf5")).sha256 == source.sha256
+
+
+def test_an_unnamed_file_gets_the_name_of_its_environment(tmp_path, capsys):
+    path = write(tmp_path / "data.hdf5", arrays("v2", "hopper"))
+    with pytest.raises(UserError, match=r"convert .*data.hdf5 --format d4rl --env ENV"):
+        load(str(path))
+    assert main(["datasets", "convert", str(path), "--format", "d4rl", "--env", "Hopper-v5"]) == 0
+    written = capsys.readouterr().out.strip()
+    dataset = load(written)
+    assert dataset.task.env_id == "Hopper-v5"
+    assert dataset.sha256 == load(str(path), env="Hopper-v5").sha256
+
+
+def test_the_version_of_env_is_used_and_must_exist(tmp_path):
+    path = write(tmp_path / "my_hopper.hdf5", arrays("v2", "hopper"))
+    assert load(str(path)).task.env_id == "Hopper-v4"
+    assert load(str(path), env="Hopper-v5").task.env_id == "Hopper-v5"
+    for env in ("Hopper-v9", "Hopper-vfoo"):
+        with pytest.raises(UserError, match=env):
+            load(str(path), env=env)
+
+
+def test_an_interrupted_download_is_not_there(home, monkeypatch):
+    """Minari writes metadata.json first; here it stops after it, then succeeds."""
+    monkeypatch.setattr(download, "MINARI_HOSTS", {"hf": None})
+
+    def interrupted(minari_id):
+        data = minari_store.user_root() / minari_id / "data"
+        data.mkdir(parents=True)
+        (data / "metadata.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(minari, "download_dataset", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch("mujoco/hopper/medium-v0")
+    assert minari_store.find("mujoco/hopper/medium-v0") is None
+    monkeypatch.setattr(minari, "download_dataset", lambda minari_id: stored(minari_id, "Hopper-v5"))
+    fetch("mujoco/hopper/medium-v0")
+    assert len(load("mujoco/hopper/medium-v0")) == 21
 
 
 def test_minari_dataset_does_not_answer_to_a_d4rl_name(tmp_path):

@@ -84,11 +84,6 @@ def read(source: Path, task: Task, limit: int | None) -> tuple[np.ndarray, np.nd
     action_width = 1 if task.discrete else task.action_dim
     widths = {"observations": task.obs_dim, "next_observations": task.obs_dim, "actions": action_width}
     columns = {key: _column(source, key, array, steps, widths.get(key, 1)) for key, array in arrays.items()}
-    actions = columns["actions"]
-    if task.discrete and (wrong := illegal_actions(actions, task.action_dim)).any():
-        raise UserError(
-            f"{source}: action {actions[wrong][0]:g} is not an integer from 0 to {task.action_dim - 1}"
-        )
     done = columns["dones"][:, 0]
     if not np.isin(done, (0, 1)).all():
         raise UserError(f"{source}: dones contains values other than 0 and 1")
@@ -132,8 +127,3 @@ def _column(source: Path, key: str, array: np.ndarray, steps: int, width: int) -
         raise UserError(f"{source}: {key} has shape {array.shape}, not ({steps}, {width})")
     with np.errstate(over="ignore"):  # the cache refuses infinite values
         return array.reshape(steps, width).astype(np.float32)
-
-
-def illegal_actions(actions: np.ndarray, count: int) -> np.ndarray:
-    """Where actions, stored as floats, are not integers from 0 to count - 1."""
-    return (actions < 0) | (actions >= count) | (actions != np.round(actions))

@@ -155,17 +155,22 @@ def read(path: Path, key: str, verify: bool = False) -> Dataset:
     return _dataset(info, rows, episodes, description, path / "rows.npy")
 
 
+def illegal_actions(actions: np.ndarray, count: int) -> np.ndarray:
+    """Where discrete actions, stored as floats, are not whole numbers from 0 to count - 1."""
+    return (actions < 0) | (actions >= count) | (actions != np.round(actions))
+
+
 class Summary:
     """The sha256 of rows, and the mean and standard deviation of their observations, updated part by part."""
 
     def __init__(self, info: DatasetInfo):
-        self.name, self.obs_dim = info.name, info.task.obs_dim
+        self.name, self.task, self.obs_dim = info.name, info.task, info.task.obs_dim
         self.count = 0
         self.hash = hashlib.sha256()
         self.shift: np.ndarray | None = None  # near the mean, so that the sum of squares stays accurate
 
     def add(self, rows: np.ndarray) -> None:
-        """Add rows [n, row_width]. Raises UserError for NaN and infinite values."""
+        """Add rows [n, row_width]. Raises UserError for NaN and infinite values and for illegal actions."""
         finite = np.isfinite(rows).all(axis=1)
         if not finite.all():
             row = self.count + int(np.argmin(finite))
@@ -173,6 +178,12 @@ class Summary:
                 f"{self.name} contains NaN or infinite values, first in transition {row:,}; for a full "
                 "report run: offline-gntd datasets check"
             )
+        if self.task.discrete:
+            wrong = illegal_actions(rows[:, self.obs_dim], self.task.action_dim)
+            if wrong.any():
+                row, action = self.count + int(np.argmax(wrong)), rows[np.argmax(wrong), self.obs_dim]
+                legal = f"a whole number from 0 to {self.task.action_dim - 1}"
+                raise UserError(f"{self.name}: the action of transition {row:,} is {action:g}, not {legal}")
         self.hash.update(rows.data)
         obs = rows[:, : self.obs_dim].astype(np.float64)
         if self.shift is None:

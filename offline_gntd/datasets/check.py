@@ -21,6 +21,7 @@ from offline_gntd.datasets import (
     minari_store,
     ogbench_files,
 )
+from offline_gntd.datasets.cache import illegal_actions
 from offline_gntd.datasets.d4rl import Identity, Recording, identify, timeouts_by_next_observations
 from offline_gntd.datasets.dataset import DatasetInfo
 from offline_gntd.datasets.download import locate
@@ -164,7 +165,9 @@ def _check_minari(report: Report, folder: Path, task: Task | None, env: str | No
         report.env_id = info.task.env_id
         for note in info.notes:
             report.warn("known-issue", note)
-        _check_recording(report, recording, Identity(info.task, info.origin))
+        entry = catalogue.entries().get(info.d4rl_id or "")
+        limit = entry.episode_limit if entry else None
+        _check_recording(report, recording, Identity(info.task, info.origin, episode_limit=limit))
     else:
         report.env_id = task.env_id
         _check_minari_episodes(report, folder, task)
@@ -332,12 +335,7 @@ def _check_minari_episodes(report: Report, folder: Path, task: Task) -> None:
     if not _all_finite(report, rows):
         return
     low, high = getattr(action_space, "low", None), getattr(action_space, "high", None)
-    if task.discrete:
-        wrong = authors.illegal_actions(rows[:, task.obs_dim], task.action_dim)
-        if wrong.any():
-            legal = f"whole numbers from 0 to {task.action_dim - 1}"
-            report.error("action-range", f"{int(wrong.sum()):,} actions are not {legal}")
-    elif low is not None and high is not None:
+    if not task.discrete and low is not None and high is not None:
         actions = rows[:, task.obs_dim : task.obs_dim + task.action_dim]
         _check_actions(report, iter([actions]), low.reshape(-1), high.reshape(-1))
     if task.reference_source.endswith(minari_store.NO_REFERENCES) or task.reference_source.startswith("none"):
@@ -358,6 +356,9 @@ def _all_finite(report: Report, rows: np.ndarray) -> bool:
 
 
 def _check_rows(report: Report, rows: np.ndarray, task: Task) -> None:
+    if task.discrete and (wrong := illegal_actions(rows[:, task.obs_dim], task.action_dim)).any():
+        legal = f"whole numbers from 0 to {task.action_dim - 1}"
+        report.error("action-range", f"{int(wrong.sum()):,} actions are not {legal}")
     repeated = len(rows) - distinct(rows)
     if repeated:
         report.warn("duplicates", f"{repeated:,} of {len(rows):,} transitions are duplicates")

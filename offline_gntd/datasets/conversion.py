@@ -21,7 +21,7 @@ from offline_gntd.datasets.d4rl import NOTES_ATTRIBUTE, TASK_ATTRIBUTE, Recordin
 from offline_gntd.datasets.dataset import DatasetInfo
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import without_import
-from offline_gntd.files import home, writing
+from offline_gntd.files import home, safe_name, writing
 from offline_gntd.tasks import Task
 
 NOTE = "d4rl"  # the key of a conversion in `minari_store.notes_of`
@@ -68,10 +68,13 @@ def to_minari(recording: Recording, info: DatasetInfo, replace: bool = False) ->
 def columns_in(folder: Path) -> dict[str, np.ndarray]:
     """Every array of the D4RL file that `to_minari` converted."""
     note = minari_store.notes_of(folder)[NOTE]
+    episodes = [episode for episode, *_ in minari_store.episodes(folder)]
     with hdf5.reading(folder / "data" / EXTRA_FILE) as extra:
+        left_out = extra["left_out"][:]
+        if note["steps"] != len(left_out) + sum(len(episode.rewards) for episode in episodes):
+            raise ValueError("its number of steps is not that of its episodes")
         complete = np.ones(note["steps"], bool)
-        complete[extra["left_out"][:]] = False
-        episodes = [episode for episode, *_ in minari_store.episodes(folder)]
+        complete[left_out] = False
         empty = {
             key: np.zeros(tuple(shape), np.dtype(kind)) for key, (kind, shape) in note["columns"].items()
         }
@@ -94,13 +97,24 @@ def recording_in(folder: Path, info: DatasetInfo) -> tuple[Recording, DatasetInf
             info,
             task=task,
             origin=original["origin"],
+            d4rl_id=original["d4rl_id"],
             version=original["version"],
             notes=tuple(original["notes"]),
         )
         recording = d4rl.recording(columns_in(folder), info.task, str(folder), note["episode_limit"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UserError(f"{folder} is an incomplete conversion of a D4RL file: {error}") from error
     return recording, info
+
+
+def with_task(source: Path, identity: d4rl.Identity, replace: bool = False) -> Path:
+    """Write a D4RL file again with the name of its environment."""
+    path = home() / "datasets" / "converted" / f"{safe_name(source.stem)}.hdf5"
+    _check_replace(path, replace)
+    with identity.reading(source) as recording:
+        columns = {key: column[()] for key, column in recording.columns.items()}
+        write_d4rl(path, columns, identity.task)
+    return path
 
 
 def to_d4rl(minari_folder: Path, name: str, task: Task, replace: bool = False) -> Path:
@@ -109,7 +123,7 @@ def to_d4rl(minari_folder: Path, name: str, task: Task, replace: bool = False) -
     _check_replace(path, replace)
     notes = minari_store.notes_of(minari_folder)
     if NOTE in notes:
-        write_d4rl(path, columns_in(minari_folder))
+        write_d4rl(path, columns_in(minari_folder), Task(**notes[NOTE]["about"]["task"]))
     else:
         level = {"level": notes["level"]} if "level" in notes else {}
         write_d4rl(path, _v2_columns(minari_folder, task), task, level)

@@ -231,10 +231,9 @@ def identify(path: Path, env: str | None = None, episode_limit: int | None = Non
         return Identity(stored, "file", sha256, episode_limit=episode_limit)
     environment = catalogue.environment_in(path.stem)
     if environment:
-        _check_agreement(path.name, environment, env)
+        task = _task_of(path.name, environment, env)
         namesake = next((entry for entry in published if entry.file_name == path.name), None)
         known = namesake.episode_limit if namesake else EPISODE_LIMIT
-        task = LOCOMOTION[environment].task()
         return Identity(task, "file", sha256, None, namesake, episode_limit or known)
     if env is None:
         hdf5.check(path)  # the name matters only if this is an HDF5 file
@@ -249,14 +248,17 @@ def identify(path: Path, env: str | None = None, episode_limit: int | None = Non
 
 def of_entry(entry: Entry, env: str | None) -> Identity:
     """The identity of a file published by D4RL."""
-    _check_agreement(entry.id, entry.environment, env)
-    task = LOCOMOTION[entry.environment].task()
+    task = _task_of(entry.id, entry.environment, env)
     return Identity(task, "d4rl", entry.sha256, entry, entry, entry.episode_limit)
 
 
-def _check_agreement(name: str, environment: str, env: str | None) -> None:
-    if env is not None and env != environment and of_environment(env) is not LOCOMOTION[environment]:
+def _task_of(name: str, environment: str, env: str | None) -> Task:
+    """The task of data that was recorded in hopper, halfcheetah or walker2d; `env` may give the version."""
+    if env is None or env == environment:
+        return LOCOMOTION[environment].task()
+    if of_environment(env) is not LOCOMOTION[environment]:
         raise UserError(f"{name} was recorded in {environment}, but --env is {env}")
+    return task_named(env)[0]
 
 
 def task_stored_in(path: Path) -> Task | None:

@@ -236,9 +236,7 @@ def _fetch_minari(name: str) -> Path:
     except Exception as error:
         raise UserError(f"cannot fetch {name}: {host} does not answer ({error}); {by_hand}") from error
     try:
-        import minari
-
-        minari.download_dataset(name)
+        minari_store.download(name)
     except Exception as error:  # errors of Minari, of its storage and of the network
         raise UserError(f"Minari cannot fetch {name}: {first_line(error)}; {by_hand}") from error
     folder = minari_store.find(name)

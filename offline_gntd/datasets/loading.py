@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -123,6 +124,9 @@ def convert(
     kind = kind_of(source)
     if kind in ("imported", "authors", "ogbench"):
         raise UserError(f"{source} cannot be converted: convert takes D4RL files and Minari datasets")
+    if kind == "file" and to == "d4rl" and env is not None:
+        path = Path(source)
+        return str(conversion.with_task(path, d4rl.identify(path, env, episode_limit), replace))
     other = "minari" if kind in ("d4rl", "file") else "d4rl"
     if to != other:
         raise UserError(f"{source} already has the format {to}; give --format {other}")
@@ -197,8 +201,7 @@ def _load_dict(arrays: Mapping[str, np.ndarray], env: str | None, episode_limit:
     if env is None:
         raise UserError(f"a dict does not name its environment; give env, such as {', '.join(LOCOMOTION)}")
     task, limit = task_named(env)
-    columns = {key: np.asarray(value) for key, value in arrays.items()}
-    recording = d4rl.recording(columns, task, "the dict", episode_limit or limit)
+    recording = d4rl.recording(as_arrays(arrays, "the dict"), task, "the dict", episode_limit or limit)
     info = recording.described(DatasetInfo(name="dict", task=task, origin="dict"))
     return cache.in_memory(info, np.concatenate(list(recording.transitions())), recording.episodes())
 
@@ -309,6 +312,8 @@ def user_sources() -> dict[str, Source]:
     for name, source in entries.items():
         if not isinstance(source, Source):
             raise UserError(f"DATASETS[{name!r}] must be a Source, not {type(source).__name__}")
+        if built_datasets.is_name(name):
+            raise UserError(f"DATASETS cannot use {name!r}: that name is taken")
     return entries
 
 
@@ -318,6 +323,8 @@ def user_task(name: str) -> tuple[Task, int | None]:
     task, limit = task_named(source.env_id)
     if source.reference_min is None or source.reference_max is None:
         return task, limit
+    if not source.reference_max > source.reference_min:
+        raise UserError(f"DATASETS[{name!r}]: reference_max must be more than reference_min")
     task = dataclasses.replace(
         task,
         reference_min=source.reference_min,
@@ -339,11 +346,16 @@ def user_recording(name: str) -> Recording:
         raise UserError(
             f"make() of DATASETS[{name!r}] must return a dict of arrays, not {type(columns).__name__}"
         )
+    return d4rl.recording(
+        as_arrays(columns, f"what make() of DATASETS[{name!r}] returned"), task, name, limit
+    )
+
+
+def as_arrays(columns: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
     try:
-        arrays = {key: np.asarray(values) for key, values in columns.items()}
-    except ValueError as error:
-        raise UserError(f"make() of DATASETS[{name!r}] returned no arrays: {first_line(error)}") from error
-    return d4rl.recording(arrays, task, name, limit)
+        return {key: np.asarray(values) for key, values in columns.items()}
+    except ValueError as error:  # ragged lists
+        raise UserError(f"{where} has values that are no arrays: {first_line(error)}") from error
 
 
 def _imported(name: str) -> CachedSource:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from offline_gntd.datasets.dataset import DatasetNotFound
 from offline_gntd.datasets.hdf5 import PART
 from offline_gntd.errors import UserError
 from offline_gntd.evaluation import make, task_of, task_of_spaces, without_import
-from offline_gntd.files import home, parse_json, read_json, sha256_of, writing
+from offline_gntd.files import home, parse_json, read_json, remove, sha256_of, writing
 from offline_gntd.tasks import Task
 from offline_gntd.transitions import row_width
 
@@ -110,7 +111,7 @@ def task_in(folder: Path, env: str | None = None) -> Task:
         env_id = spec["id"] if env is not None else without_import(spec["id"], f"the Minari dataset {folder}")
         with hdf5.as_user_error(f"the Minari dataset {folder}"):
             obs, action = (deserialize_space(metadata[f"{kind}_space"]) for kind in ("observation", "action"))
-        options = dict(spec.get("kwargs") or {})
+            options = dict(spec.get("kwargs") or {})
         if spec.get("max_episode_steps") is not None:
             options["max_episode_steps"] = spec["max_episode_steps"]
         task = task_of_spaces(env_id, obs, action, options)
@@ -195,6 +196,22 @@ def write(
             part.rename(temporary / part.name)
         shutil.rmtree(temporary / "root")
     environment.close()
+
+
+def download(minari_id: str) -> None:
+    """Download a dataset, and those that it combines, into Minari's folder: completely or not at all."""
+    import minari
+
+    root = user_root()
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as temporary:
+        with _datasets_path(Path(temporary)):
+            minari.download_dataset(minari_id)
+        for metadata in list(Path(temporary).glob("**/data/metadata.json")):
+            target = root / metadata.parents[1].relative_to(temporary)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            remove(target)  # what an interrupted download left
+            metadata.parents[1].rename(target)
 
 
 def buffers_of(
