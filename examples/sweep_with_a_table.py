@@ -4,8 +4,9 @@ python examples/sweep_with_a_table.py
 
 The same from a shell:
 offline-gntd datasets build cartpole-replay-small --seeds 2
-offline-gntd run damping --datasets cartpole-replay-small --seeds 2 --steps 600 --algorithms dqn \\
-             gndqn@kfac.damping=0.05 gndqn@kfac.damping=0.25 gndqn@kfac.damping=1
+offline-gntd run damping --datasets cartpole-replay-small --seeds 2 --steps 600 \\
+             --evaluate-every 100 --evaluate-episodes 10 --seeds-per-process 2 \\
+             --algorithms dqn gndqn@kfac.damping=0.05 gndqn@kfac.damping=0.25 gndqn@kfac.damping=1
 offline-gntd table damping --metric return
 """
 

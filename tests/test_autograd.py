@@ -10,6 +10,7 @@ from conftest import seeded
 from torch import nn
 
 from offline_gntd import AutogradAgent, GaussNewton
+from offline_gntd.algorithms.autograd import create_state
 from offline_gntd.errors import UserError
 from offline_gntd.experiments.training import restore_agent as restore
 
@@ -120,6 +121,52 @@ def test_a_restored_agent_continues_to_the_bit(config):
     for name, tensor in again.state_dict().items():
         assert torch.equal(tensor, whole.state_dict()[name]), name
     assert again.agents[0].mean_q != 0
+
+
+class Encoded(AutogradAgent):
+    """The critic's loss also trains an encoder, which another optimiser steps."""
+
+    def __init__(self, config, task):
+        super().__init__(config, task)
+        self.encoder, self.critic = nn.Linear(task.obs_dim, 8), nn.Linear(8, 1)
+        self.optimisers["encoder"] = torch.optim.SGD(self.encoder.parameters(), lr=0.1)
+        self.optimisers["critic"] = GaussNewton(self.critic, lr=1e-2)
+
+    def losses(self, batch):
+        q = self.critic(self.encoder(batch.obs))[:, 0]
+        loss = (q - batch.reward).square().mean()
+        losses = {"encoder": loss, "critic": (loss, q)}
+        return losses if self.config.sequential else dict(reversed(losses.items()))
+
+    def act(self, obs):
+        return self.encoder(obs)
+
+
+@pytest.mark.parametrize("encoder_first", [False, True])
+def test_a_gauss_newton_step_leaves_the_gradients_of_other_optimisers_alone(encoder_first):
+    generators = seeded(0)
+    agent = Encoded.stack(Config(sequential=encoder_first), plain.TASK, generators)
+    before = copy.deepcopy(agent.agents[0])
+    batch = plain.sample(SAMPLED, 32, generators)
+    agent.update(batch)
+    q = before.critic(before.encoder(batch.obs[0]))[:, 0]
+    (q - batch.reward[0]).square().mean().backward()
+    expected = before.encoder.weight - 0.1 * before.encoder.weight.grad
+    torch.testing.assert_close(agent.agents[0].encoder.weight, expected)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "RMSprop", "Adagrad"])
+def test_weight_decay_does_not_enter_the_averages_before_training(kind):
+    options = {"momentum": 0.9} if kind == "SGD" else {}
+    ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
+    theirs.load_state_dict(ours.state_dict())
+    for layer in (ours, theirs):
+        optimiser = getattr(torch.optim, kind)(layer.parameters(), lr=0.1, weight_decay=0.01, **options)
+        if layer is ours:
+            create_state(optimiser)
+        layer(torch.ones(1, 3)).sum().backward()
+        optimiser.step()
+    assert torch.equal(ours.weight, theirs.weight)
 
 
 @pytest.mark.parametrize("sequential", [False, True])

@@ -150,6 +150,22 @@ def test_unsupported_uses_raise_errors():
         step.step(torch.tensor(0.0), torch.tensor(0.0))
 
 
+def test_a_pass_without_gradients_may_come_before_the_step():
+    """Double DQN: the critic chooses the next action between its forward pass and the step."""
+    [(x, y)] = batches(1)
+    torch.manual_seed(0)
+    once, twice = mixed(), mixed()
+    twice.load_state_dict(once.state_dict())
+    for module in (once, twice):
+        step, q = GaussNewton(module), module(x)
+        if module is twice:
+            with torch.no_grad():
+                module(x + 1)
+        step.step(loss_of(q, y), q)
+    for old, new in zip(once.parameters(), twice.parameters(), strict=True):
+        assert torch.equal(old, new)
+
+
 EXAMPLE = Path(__file__).parents[1] / "examples/td3_bc_with_gauss_newton.py"
 
 

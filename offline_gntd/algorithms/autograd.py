@@ -76,6 +76,7 @@ class AutogradAgent(nn.Module):
 
     def _step(self, losses: Losses) -> None:
         """Step every optimiser that has a loss, with gradients at the parameters before all these steps."""
+        gradients = {}
         for name, loss in losses.items():
             if name not in self.optimisers:
                 raise unknown("optimiser", name, self.optimisers)
@@ -86,16 +87,17 @@ class AutogradAgent(nn.Module):
                 )
             if isinstance(loss, Tensor) and not isinstance(optimiser, GaussNewton):
                 parameters = [p for group in optimiser.param_groups for p in group["params"]]
-                gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
-                for parameter, gradient in zip(parameters, gradients, strict=True):
-                    parameter.grad = gradient
-        for name, loss in losses.items():
+                found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+                gradients[name] = list(zip(parameters, found, strict=True))
+        for name in sorted(losses, key=gradients.__contains__):  # a GaussNewton differentiates as it steps
+            loss, optimiser = losses[name], self.optimisers[name]
             self.metrics[f"{name}_loss"] = (loss[0] if isinstance(loss, tuple) else loss).detach()
-            optimiser = self.optimisers[name]
             if isinstance(optimiser, GaussNewton):
                 optimiser.step(*loss)
-            else:
-                optimiser.step()
+                continue
+            for parameter, gradient in gradients[name]:
+                parameter.grad = gradient
+            optimiser.step()
 
     @torch.no_grad()
     def polyak_update(self) -> None:
@@ -110,7 +112,7 @@ class AutogradAgent(nn.Module):
         tensors = {"updates": self.updates, **dict(self.named_parameters()), **dict(self.named_buffers())}
         for name, optimiser in self.optimisers.items():
             if isinstance(optimiser, GaussNewton):
-                tensors |= {f"{name}_factors.{key}": x for key, x in optimiser.live_tensors().items()}
+                tensors |= {f"{name}_factors.{key}": x for key, x in optimiser.factors.live_tensors().items()}
                 optimiser = optimiser.optimiser
             for i, state in enumerate(optimiser.state.values()):
                 entries = {key: x for key, x in state.items() if torch.is_tensor(x)}
@@ -216,15 +218,15 @@ def check_parameters(agent: AutogradAgent, name: str, optimiser: torch.optim.Opt
 
 def create_state(optimiser: torch.optim.Optimizer) -> None:
     """Create an optimiser's state, which torch does at the first step: by a step of length 0."""
-    rates = [group["lr"] for group in optimiser.param_groups]
+    settings = [dict(group) for group in optimiser.param_groups]
     for group in optimiser.param_groups:
-        group["lr"] = 0.0
+        group |= {"lr": 0.0, "weight_decay": 0.0}  # decay would enter the averages
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
     optimiser.step()
     for state in optimiser.state.values():
         if "step" in state:
             state["step"].zero_()
-    for group, rate in zip(optimiser.param_groups, rates, strict=True):
-        group["lr"] = rate
+    for group, before in zip(optimiser.param_groups, settings, strict=True):
+        group |= before
     optimiser.zero_grad()

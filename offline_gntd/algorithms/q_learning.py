@@ -1,4 +1,4 @@
-"""TD, DQN (Mnih et al. 2013), GNTD and GNDQN (Ke, Zhang & Wen) for discrete actions.
+"""TD, DQN (Mnih et al. 2015), GNTD and GNDQN (Ke, Zhang & Wen) for discrete actions.
 
 All use the optimal Bellman operator. DQN and GNDQN have a Polyak-averaged target network, TD and GNTD none;
 GNTD and GNDQN take Gauss-Newton steps, TD and DQN semi-gradient steps.

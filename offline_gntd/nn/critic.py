@@ -1,8 +1,5 @@
 """Value networks that step along the semi-gradient (TD) or the Gauss-Newton direction (GNTD)."""
 
-import time
-
-import torch
 from torch import Tensor
 
 from offline_gntd.nn.exact import gauss_newton_weights
@@ -10,8 +7,6 @@ from offline_gntd.nn.kfac import KFAC, KroneckerFactors
 from offline_gntd.nn.learner import Learner, state_of
 from offline_gntd.nn.mlp import MLP
 from offline_gntd.nn.optimisers import Optimiser, clip_grad_norm
-
-RATIO_EVERY = 20  # updates between two measurements of ‖d‖ / ‖gradient‖
 
 
 class Critic(Learner):
@@ -34,8 +29,6 @@ class Critic(Learner):
         super().__init__(network, batch, learning_rate, optimiser)
         self.factors = KroneckerFactors(kfac, network.layers) if kfac else None
         self.exact_damping = exact_damping
-        self.step_ratio = network.flat.new_zeros(network.stack[0])  # ‖d‖ / ‖gradient‖ per seed
-        self.curvature_seconds = 0.0  # spent on curvature in this process
 
     def update(
         self, dloss_dq: Tensor, dq_doutput: Tensor | float = 1.0, extra_gradient: Tensor | None = None
@@ -49,40 +42,20 @@ class Critic(Learner):
         self.tape.backward(dq_doutput)  # from Q, not from the loss: q_l = ∂Q/∂h_l
         if self.exact_damping is not None:  # with these weights the semi-gradient is d
             dloss_dq = gauss_newton_weights(self.tape, dloss_dq, self.exact_damping)
-        start = time.perf_counter()
         if self.factors:  # before parameter_grad, which overwrites q_l
             self.factors.update(self.tape.inputs, self.tape.grad_outputs)
-        self.curvature_seconds += time.perf_counter() - start
         self.tape.parameter_grad(self.gradient, dloss_dq)  # the semi-gradient g
         if extra_gradient is not None:
             self.gradient += extra_gradient
         if self.optimiser.config.max_grad_norm is not None:
             clip_grad_norm(self.gradient, self.optimiser.config.max_grad_norm)
-        start = time.perf_counter()
         if self.factors:
-            self._precondition(self.factors)  # g becomes d
-        self.curvature_seconds += time.perf_counter() - start
+            self.factors.precondition(self.network.views(self.gradient))  # g becomes d
         self.step()  # θ ← θ − β d, or Adam with d as its gradient
-
-    def _precondition(self, factors: KroneckerFactors) -> None:
-        """Replace self.gradient by d; at every RATIO_EVERY-th update, measure step_ratio."""
-        layers = self.network.views(self.gradient)
-        if int(factors.updates) % RATIO_EVERY != 1:
-            factors.precondition(layers)
-            return
-        before = self.gradient.flatten(1).norm(dim=1)
-        factors.precondition(layers)
-        torch.div(self.gradient.flatten(1).norm(dim=1), before, out=self.step_ratio)
 
     def diagnostics(self) -> dict[str, Tensor]:
         """Metrics of K-FAC per seed; empty without it."""
-        if not self.factors:
-            return {}
-        seconds = torch.full_like(self.step_ratio, self.curvature_seconds)
-        return self.factors.diagnostics() | {"kfac_step_ratio": self.step_ratio, "kfac_seconds": seconds}
+        return self.factors.diagnostics() if self.factors else {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        state = super().state_dict()
-        if self.factors:
-            state |= state_of(factors=self.factors) | {"step_ratio": self.step_ratio}
-        return state
+        return super().state_dict() | (state_of(factors=self.factors) if self.factors else {})

@@ -1,6 +1,5 @@
 """The Gauss-Newton critic step for any torch.nn.Module, by Kronecker factors (Algorithm 3)."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from offline_gntd.errors import UserError
-from offline_gntd.nn.critic import RATIO_EVERY
 from offline_gntd.nn.kfac import KFAC, KroneckerFactors
 
 
@@ -56,8 +54,6 @@ class GaussNewton:
             raise UserError(f"optimiser must be adam or plain, not {optimiser!r}")
         self.max_grad_norm = max_grad_norm
         self.factors = KroneckerFactors(KFAC(**kfac), [_matrix(layer)[None] for layer in self.layers])
-        self.step_ratio = torch.zeros(1, device=self.parameters[0].device)  # ‖d‖ / ‖gradient‖
-        self.curvature_seconds = 0.0  # spent on curvature in this process
         self.seen: dict[nn.Linear, tuple[Tensor, Tensor]] = {}  # input and output in the last forward pass
         self.shared = False  # whether that pass used a layer twice
         self._watch(critic)
@@ -70,7 +66,7 @@ class GaussNewton:
         """
 
         def begin(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if module is critic:
+            if module is critic and torch.is_grad_enabled():
                 self._forget()
 
         def record(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -91,24 +87,23 @@ class GaussNewton:
         outputs  Q of every sample, as the critic's last forward pass returned it
         """
         if self.shared:
-            raise UserError("GaussNewton cannot be used with a layer that one forward pass uses twice")
+            raise UserError(
+                "GaussNewton cannot be used with a layer that one forward pass uses twice; call the critic "
+                "itself, not its members"
+            )
         if missing := [layer for layer in self.layers if layer not in self.seen]:
             raise UserError(
                 f"the critic's last forward pass did not use {missing[0]}; call the critic before step"
             )
         if isinstance(outputs, Tensor):
             outputs = [outputs]
-        start = time.perf_counter()
         self.factors.update(*(self._samples(outputs) if self.factors.due else ([], [])))
-        self.curvature_seconds += time.perf_counter() - start
         self.optimiser.zero_grad()
         loss.backward()
         if self.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
-        start = time.perf_counter()
         with torch.no_grad():
             self._precondition()
-        self.curvature_seconds += time.perf_counter() - start
         self.optimiser.step()
         self._forget()
 
@@ -121,11 +116,7 @@ class GaussNewton:
 
     def _precondition(self) -> None:
         gradients = [_gradient(layer)[None] for layer in self.layers]
-        measured = int(self.factors.updates) % RATIO_EVERY == 1
-        before = _norm(gradients) if measured else None
         self.factors.precondition(gradients)
-        if before is not None:
-            self.step_ratio.copy_(_norm(gradients) / before)
         for layer, gradient in zip(self.layers, gradients, strict=True):
             fan_in = layer.in_features
             layer.weight.grad = gradient[0, :fan_in].T.to(layer.weight.dtype).contiguous()
@@ -134,19 +125,10 @@ class GaussNewton:
 
     def diagnostics(self) -> dict[str, Tensor]:
         """Metrics of K-FAC, [1] each; the same as for the built-in critics."""
-        seconds = torch.full_like(self.step_ratio, self.curvature_seconds)
-        return self.factors.diagnostics() | {"kfac_step_ratio": self.step_ratio, "kfac_seconds": seconds}
+        return self.factors.diagnostics()
 
     def state_dict(self) -> dict[str, Any]:
         return {"factors": self.factors.state_dict(), "optimiser": self.optimiser.state_dict()}
-
-    def live_tensors(self) -> dict[str, Tensor]:
-        """The tensors themselves, not copies, that the next step depends on, except Adam's."""
-        factors = self.factors
-        tensors = {"updates": factors.updates, "boost": factors.boost, "failures": factors.failures}
-        for name in ("P", "G", "P_inverse", "G_inverse"):
-            tensors |= {f"{name}.{l}": factor for l, factor in enumerate(getattr(factors, name))}
-        return tensors | {"step_ratio": self.step_ratio}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, tensor in self.factors.state_dict().items():
@@ -169,10 +151,6 @@ def _gradient(layer: nn.Linear) -> Tensor:
     if layer.bias is not None and layer.bias.grad is not None:
         rows.append(layer.bias.grad[None])
     return torch.cat(rows).float()
-
-
-def _norm(gradients: Sequence[Tensor]) -> Tensor:
-    return torch.stack([gradient.norm() for gradient in gradients]).norm()
 
 
 def _with_one(x: Tensor, layer: nn.Linear) -> Tensor:

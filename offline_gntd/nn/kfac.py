@@ -5,6 +5,7 @@ block is approximated by P ⊗ G with P = E[p̄ p̄ᵀ] and G = E[q qᵀ]; the p
     d_l = (P + √ω I)⁻¹ · g_l · (G + √ω I)⁻¹    for the gradient g_l [fan_in + 1, fan_out].
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from offline_gntd import checks
 from offline_gntd.nn.linalg import damped_inverse, matmul, update_second_moment
+
+RATIO_EVERY = 20  # updates between two measurements of ‖d‖ / ‖gradient‖
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class KroneckerFactors:
         self.P_inverse_g = [torch.empty_like(w.flatten(0, -3)) for w in layers]  # buffer of `precondition`
         self.boost = torch.ones(networks, len(layers), device=device)  # a layer's damping / ω
         self.failures = torch.zeros_like(self.boost)
+        self.step_ratio = torch.zeros(self.stack[0], device=device)  # ‖d‖ / ‖gradient‖ per seed
+        self.seconds = 0.0  # spent in this process
 
     @property
     def due(self) -> bool:
@@ -69,12 +74,13 @@ class KroneckerFactors:
         inputs        p̄ of every layer [networks, batch, fan_in + 1]
         grad_outputs  q of every layer [networks, batch, fan_out]
         """
-        count = int(self.updates)
+        start, count = time.perf_counter(), int(self.updates)
         if self.due:
             self._update_factors(inputs, grad_outputs, first=count == 0)
         if count % self.config.inverse_every == 0:
             self._update_inverses()
         self.updates += 1
+        self.seconds += time.perf_counter() - start
 
     def _update_factors(self, inputs: Sequence[Tensor], grad_outputs: Sequence[Tensor], first: bool) -> None:
         decay = 0.0 if first and self.config.start == "batch" else self.config.ema_decay
@@ -105,10 +111,18 @@ class KroneckerFactors:
 
     def precondition(self, gradients: Sequence[Tensor]) -> None:
         """g ← P⁻¹ · g · G⁻¹ of every layer [*stack, fan_in + 1, fan_out], in place."""
+        start, measured = time.perf_counter(), int(self.updates) % RATIO_EVERY == 1
+        before = self._norm(gradients) if measured else None
         for l, gradient in enumerate(gradients):
             g = gradient.flatten(0, -3)
             matmul(self.P_inverse[l], g, out=self.P_inverse_g[l])
             matmul(self.P_inverse_g[l], self.G_inverse[l], out=g)
+        if before is not None:
+            torch.div(self._norm(gradients), before, out=self.step_ratio)
+        self.seconds += time.perf_counter() - start
+
+    def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        return torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
 
     def diagnostics(self) -> dict[str, Tensor]:
         """Per seed: the worst condition number of a damped factor, the largest damping, failed inversions."""
@@ -121,17 +135,24 @@ class KroneckerFactors:
             "kfac_condition": self._per_seed(torch.stack(conditions, -1)).amax(-1),
             "kfac_damping": self._per_seed(self.config.damping * self.boost).amax(-1),
             "kfac_failures": self._per_seed(self.failures).sum(-1),
+            "kfac_step_ratio": self.step_ratio,
+            "kfac_seconds": torch.full_like(self.step_ratio, self.seconds),
         }
 
     def _per_seed(self, values: Tensor) -> Tensor:
         return values.reshape(self.stack[0], -1)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def live_tensors(self) -> dict[str, Tensor]:
+        """The tensors themselves, `networks` first."""
         state = {"boost": self.boost, "failures": self.failures}
         for name in ("P", "G", "P_inverse", "G_inverse"):
             state |= {f"{name}.{l}": factor for l, factor in enumerate(getattr(self, name))}
-        by_seed = {name: tensor.unflatten(0, self.stack) for name, tensor in state.items()}
-        return by_seed | {"updates": self.updates}
+        return state | {"updates": self.updates, "step_ratio": self.step_ratio}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        state = self.live_tensors()
+        shared = {name: state.pop(name) for name in ("updates", "step_ratio")}  # not [networks, …]
+        return {name: tensor.unflatten(0, self.stack) for name, tensor in state.items()} | shared
 
 
 def mean_eigenvalue(factor: Tensor) -> Tensor:
