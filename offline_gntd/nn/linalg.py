@@ -20,8 +20,11 @@ def matmul(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 def update_second_moment(moment: Tensor, x: Tensor, decay: float, scale: float = 1.0) -> None:
     """moment ← decay · moment + (1 − decay) · scale · E[x xᵀ], for x [networks, batch, n]."""
-    x = x.to(moment.dtype)
-    torch.baddbmm(moment, x.mT, x, beta=decay, alpha=(1 - decay) * scale / x.shape[-2], out=moment)
+    weight = (1 - decay) * scale / x.shape[-2]
+    if x.dtype == moment.dtype:
+        torch.baddbmm(moment, x.mT, x, beta=decay, alpha=weight, out=moment)
+    else:  # a bfloat16 product, averaged in float32
+        moment.mul_(decay).add_(torch.bmm(x.mT, x), alpha=weight)
 
 
 def damped_inverse(matrix: Tensor, damping: Tensor, out: Tensor) -> Tensor:
