@@ -221,6 +221,9 @@ def test_from_build_to_table(home, monkeypatch, capsys, quick_settings):
     run.unlink()
     assert main(["table", "study"]) == 1
     assert "missing: cartpole-replay-small dqn@" in capsys.readouterr().err
+    monkeypatch.setattr("offline_gntd.cli.analysis.MOST_MISSING", 0)
+    assert main(["table", "study"]) == 1
+    assert "\nmissing: 1 more; see offline-gntd status study\n" in capsys.readouterr().err
 
 
 def test_an_experiment_from_a_file(home, small_dataset, capsys):

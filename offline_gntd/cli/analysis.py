@@ -9,6 +9,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.files import listing
 
 FORMATS = ("md", "tex", "csv", "html")  # as in analysis/table.py, which is slow to import
+MOST_MISSING = 10  # missing runs that are listed
 
 
 def add_commands(commands) -> None:
@@ -64,8 +65,10 @@ def table(args: argparse.Namespace) -> int:
     rendered = render.table(**{name: getattr(args, name) for name in names})
     print(rendered.text(args.format), flush=True)  # first, since the folder may be read-only
     print(f"written to {listing(render.write(rendered))}", file=sys.stderr)
-    for run in rendered.missing:
+    for run in rendered.missing[:MOST_MISSING]:
         print(f"missing: {run}", file=sys.stderr)
+    if (more := len(rendered.missing) - MOST_MISSING) > 0:
+        print(f"missing: {more} more; see offline-gntd status {args.experiment}", file=sys.stderr)
     return 1 if rendered.missing else 0
 
 
