@@ -7,7 +7,7 @@ palette, so that the page stays small.
 import base64
 import contextlib
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -85,7 +85,7 @@ def _outcome(selection: Selection) -> str:
     measure = selection.measure
     if selection.experiment.table.kind == "td_error":
         with contextlib.suppress(UserError):  # no pair of algorithms to compare
-            return td_error.verdict_counts(td_error.claims(selection, measure).long)
+            return _first(td_error.verdict_counts(td_error.claims(selection, measure).long), 2, "; ")
     values = run_values(selection, measure)
     means = values.groupby(["dataset", "label"], sort=False)["value"].mean().unstack()
     means = means.reindex(columns=list(dict.fromkeys(values["label"])))
@@ -94,10 +94,13 @@ def _outcome(selection: Selection) -> str:
         return f"{means.columns[0]}: mean {measure.metric} {mean}"
     signed = (measure.direction or 1) * means
     wins = signed.eq(signed.max(axis=1), axis=0).sum().sort_values(ascending=False, kind="stable")
-    best = [f"{label} on {count}" for label, count in wins[wins > 0].items()]
-    shown = ", ".join(best[:3]) + (" …" if len(best) > 3 else "")
-    text = f"highest mean {measure.metric}: {shown} of {_count(len(means), 'dataset')}"
+    best = _first([f"{label} on {count}" for label, count in wins[wins > 0].items()], 3, ", ")
+    text = f"highest mean {measure.metric}: {best} of {_count(len(means), 'dataset')}"
     return "; ".join([text, *(_improvements(selection) if len(means) > 1 else ())])
+
+
+def _first(texts: Sequence[str], count: int, separator: str) -> str:
+    return separator.join(texts[:count]) + (" …" if len(texts) > count else "")
 
 
 def _improvements(selection: Selection) -> Iterable[str]:

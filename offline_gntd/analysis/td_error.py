@@ -173,7 +173,7 @@ def claims(selection: Selection, measure: Measure) -> Table:
         "verdict",
     )
     caption = sentences(
-        f"{verdict_counts(long)}.",
+        f"{'; '.join(verdict_counts(long))}.",
         "Difference of returns or ratio of means, 95 % bootstrap interval; unclear: contains 0 or 1.",
         f"Threshold: {_thresholds(selection)}; k/n: seeds that reach it. Times of both algorithms are cut",
         "at the end of the shortest run that does not reach it (≥); × 1.00 [1.00, 1.00]: nothing to compare.",
@@ -182,13 +182,14 @@ def claims(selection: Selection, measure: Measure) -> Table:
     return Table(caption, (*columns, "paper"), tuple(map(_claim_row, lines)), long)
 
 
-def verdict_counts(long: pd.DataFrame) -> str:
+def verdict_counts(long: pd.DataFrame) -> list[str]:
     """The number of each verdict by pair of algorithms, from the numbers of a table of claims."""
-    return "; ".join(
-        f"{algorithm} : {baseline} "
-        + ", ".join(f"{(group['verdict'] == verdict).sum()} {verdict}" for verdict in VERDICTS)
-        for (algorithm, baseline), group in long.groupby(["algorithm", "baseline"], sort=False)
-    )
+    texts = []
+    for (algorithm, baseline), group in long.groupby(["algorithm", "baseline"], sort=False):
+        counts = group["verdict"].value_counts()
+        shown = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if verdict in counts)
+        texts.append(f"{algorithm} against {baseline}: {shown}")
+    return texts
 
 
 def baseline_of(label: str) -> str:

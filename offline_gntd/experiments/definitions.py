@@ -379,11 +379,12 @@ def find(name: str) -> Experiment:
 
 
 def with_results() -> list[str]:
-    """The names of the experiments with runs or exported results, built-in experiments first."""
+    """The names of the experiments with runs or exported results: built-in ones first, ablations last."""
     folder = home() / "results"
     names = {path.parent.name for path in folder.glob("*/experiment.json")}
     names |= {path.name.removesuffix(".runs.csv") for path in folder.glob("*.runs.csv")}
-    return [*(name for name in BUILT_IN if name in names), *sorted(names - set(BUILT_IN))]
+    ordered = [*(name for name in BUILT_IN if name in names), *sorted(names - set(BUILT_IN))]
+    return sorted(ordered, key=lambda name: name.startswith("ablation"))
 
 
 def from_file(path: Path) -> Experiment:
