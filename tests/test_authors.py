@@ -51,6 +51,12 @@ def refusal(source, **options):
     return message
 
 
+def test_without_files_the_message_says_where_to_get_them(tmp_path):
+    message = refusal(tmp_path / STEM)
+    assert "there are no files" in message
+    assert f"gntd/buffers of the authors' repository (GitHub: kezhifa1006/gntd) to {tmp_path}" in message
+
+
 def test_file_names(tmp_path):
     write_npy(tmp_path, buffer())
     assert sorted(path.name for path in tmp_path.glob("*.npy")) == [

@@ -1,7 +1,7 @@
 """The command `offline-gntd`.
 
-Exit codes: 0 done; 1 runs failed, a table is incomplete, or a check found errors; 2 bad input or damaged
-files; 130 interrupted.
+Exit codes: 0 done; 1 runs failed, a table is incomplete, or a check has warnings; 2 bad input, damaged files
+or a check with errors; 130 interrupted.
 
 Commands import the layers they need when they are called, so that --help does not import torch.
 """

@@ -115,11 +115,13 @@ def quickstart(args: argparse.Namespace) -> int:
 
 def algorithms(args: argparse.Namespace) -> None:
     from offline_gntd.algorithms import catalogue, preset
-    from offline_gntd.configuration import flatten
+    from offline_gntd.configuration import flatten, to_text
 
     if args.name:
-        for path, value in flatten(preset(args.name).config).items():
-            print(f"{path:<24} {'x'.join(map(str, value)) if isinstance(value, tuple) else value}")
+        fields = flatten(preset(args.name).config)
+        width = max(map(len, fields))
+        for path, value in fields.items():
+            print(f"{path:<{width}}  {to_text(value)}")
     else:
         for name, entry in catalogue().items():
             print(f"{name:<14} {entry.label}")
@@ -143,6 +145,8 @@ def run(args: argparse.Namespace) -> int:
         preview = planning.preview(experiment, workers, args.rerun_stale)
         print(preview.text())
         return 1 if preview.plan.missing else 0
+    if device == "cpu" and args.engine == "local":
+        _warn_of_slow_bfloat16(experiment)
     result = grid.run(
         experiment,
         workers=args.workers,
@@ -181,6 +185,13 @@ def run(args: argparse.Namespace) -> int:
     if result.complete:
         print(f"next: offline-gntd table {experiment.name}", file=sys.stderr)
     return 0 if result.complete else 1
+
+
+def _warn_of_slow_bfloat16(experiment: Any) -> None:
+    from offline_gntd.nn.mlp import warn_if_bfloat16_is_slow
+
+    if any(getattr(cell.config, "precision", "") == "bfloat16" for cell in experiment.cells()):
+        warn_if_bfloat16_is_slow()
 
 
 def _run_theory(args: argparse.Namespace) -> int:

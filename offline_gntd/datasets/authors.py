@@ -8,6 +8,7 @@ last step that the limit allows (500 in CartPole and Acrobot), else terminated. 
 next row does not continue it; such a row is neither.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ FILES = {  # the key in an .npz file, and the ending of an .npy file's name
     "dones": "not_done",
 }
 
+NAME = re.compile(r"(CartPole|Acrobot)-v1_\d+_(Medium-)?Replay")  # of the authors' own buffers
+
 
 def files_of(source: Path) -> list[Path]:
     """The files of a buffer: the .npz file itself, or the .npy files with this prefix."""
@@ -36,14 +39,21 @@ def files_of(source: Path) -> list[Path]:
 
 
 def is_buffer(source: Path) -> bool:
-    """Whether a path names an .npz file or is the prefix of at least one file of a buffer."""
-    return source.suffix == ".npz" or (bool(source.name) and any(path.is_file() for path in files_of(source)))
+    """Whether a path names an .npz file, is the prefix of a buffer's file, or ends like the authors' own."""
+    if source.suffix == ".npz" or NAME.fullmatch(source.name):
+        return True
+    return bool(source.name) and any(path.is_file() for path in files_of(source))
 
 
 def require_files(source: Path) -> None:
     missing = [path.name for path in files_of(source) if not path.is_file()]
     if missing and source.suffix == ".npz":
         raise UserError(f"there is no file {source}")
+    if len(missing) == len(FILES):
+        raise UserError(
+            f"there are no files {source}_*.npy; copy the folder gntd/buffers of the authors' repository "
+            f"(GitHub: kezhifa1006/gntd) to {source.parent}"
+        )
     if missing:
         raise UserError(f"{source} is incomplete: {', '.join(missing)} is missing in {source.parent}")
 
