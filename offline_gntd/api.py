@@ -165,7 +165,6 @@ def train(
     Training uses one thread of torch on a CPU, which is fastest for networks of this size.
     """
     config = fitted(preset(algorithm).config if isinstance(algorithm, str) else algorithm, steps)
-    one_seed = not isinstance(seed, Sequence | np.ndarray)
     seeds = np.atleast_1d(seed).tolist()
     counts = {"steps": steps, "evaluate_episodes": evaluate_episodes, "number of seeds": len(seeds)}
     for name, value in (counts | {"evaluate_every": 1 if evaluate_every is None else evaluate_every}).items():
@@ -181,7 +180,7 @@ def train(
         agents = _agents(training, seeds)
     for agent, agent_evaluations in zip(agents, evaluations, strict=True):
         agent.evaluations = agent_evaluations
-    return agents[0] if one_seed else agents
+    return agents[0] if np.ndim(seed) == 0 else agents
 
 
 def _train(

@@ -124,7 +124,7 @@ def task_named(env: str) -> tuple[Task, int | None]:
         return LOCOMOTION[env].task(), EPISODE_LIMIT
     try:
         return task_of(env), limit_of(env)  # task_of imports the module of module:Env-v0
-    except UserError as error:
+    except (UserError, gymnasium.error.Error) as error:  # an id without a version has no spec
         raise UserError(f"{error}; --env takes {', '.join(LOCOMOTION)} or a gymnasium id") from error
 
 

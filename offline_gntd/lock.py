@@ -197,7 +197,7 @@ def _this_process() -> dict[str, Any]:
     process = os.getpid()
     return {
         "machine": machine(),
-        "host": platform.node(),
+        "host": machine().partition(" ")[0],  # as it was at the start: a laptop's may change
         "process": process,
         "start_time": _start_time(process),
     }

@@ -627,6 +627,40 @@ def test_equal_seconds_begin_at_the_first_evaluation_of_both():
     assert [cell.text for cell in render.table("laps", "pairwise").rows[0]][-3:] == ["—", "5.0", "—"]
 
 
+def test_a_seed_that_diverges_early_does_not_shorten_the_others():
+    protocol = Protocol(steps=40, evaluate_every=10, evaluate_episodes=1)
+    experiment = Experiment("crash", ("a",), ("td", "gn"), seeds=3, protocol=protocol)
+    store(experiment)
+    for seed in range(3):
+        write_run(experiment, "td", seed, [50, 50, 50, 50], dataset="a")
+    for seed in range(2):
+        write_run(experiment, "gn", seed, [50, 100, 100, 100], dataset="a")
+    write_run(experiment, "gn", 2, [50], dataset="a", status="diverged")
+    line = render.table("crash", "pairwise").long.iloc[0]
+    assert line["end_seconds_difference"] == pytest.approx((20 + 20 + 10) / 3 - 10)
+
+
+def test_the_caption_has_the_bold_rule_of_the_cells_with_most_seeds():
+    experiment = Experiment("begun", ("a", "b"), ("td", "gn"), seeds=5, protocol=PROTOCOL)
+    store(experiment)
+    for seed in range(5):
+        write_run(experiment, "td", seed, [10, 20 + seed], dataset="a")
+        write_run(experiment, "gn", seed, [10, 90 + seed], dataset="a")
+    write_run(experiment, "td", 0, [10, 20], dataset="b")
+    assert "permutation test" in render.table("begun").caption
+    assert "FEW SEEDS (1)" in render.table("begun", "pairwise").caption
+
+
+def test_two_algorithms_never_have_the_same_label():
+    names = ("td3_bc", "td3_bc@precision=bfloat16", "bc@precision=bfloat16")
+    experiment = Experiment("both", ("a",), names, seeds=1, protocol=PROTOCOL)
+    store(experiment)
+    for name, label in zip(names[1:], ("TD3+BC", "BC"), strict=True):
+        write_run(experiment, name, 0, [10, 20], dataset="a", label=f"{label} precision=bfloat16")
+    columns = render.table("both").columns
+    assert columns == ("dataset", "TD3+BC", "TD3+BC precision=bfloat16", "BC precision=bfloat16")
+
+
 def test_runs_of_different_length_are_compared_over_the_updates_of_both():
     names = ("td", "gn")
     experiment = Experiment("lengths", ("a", "b"), names, 1, PROTOCOL, algorithm_steps={"gn": 10})

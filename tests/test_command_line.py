@@ -265,6 +265,9 @@ def test_options_that_are_not_given_keep_their_values_when_an_experiment_is_exte
     assert (extended.seeds, extended.protocol.evaluate_every) == (2, 10)
     varied = experiment_of(parser().parse_args(["run", *arguments, "--set", "tau=0.1"]))
     assert varied.algorithm_steps == {f"dqn{small}@tau=0.1": 40}
+    written = ["--algorithms", "dqn", "--set", "hidden_dims=16x16"]  # the same algorithm
+    same = experiment_of(parser().parse_args(["run", "mine", *written]))
+    assert same.algorithm_steps == {"dqn" + small: 40}
     store(replace(first, protocol=Protocol(steps=20, evaluate_every=5)))
     assert "earlier runs leave its tables" in capsys.readouterr().err
 

@@ -350,6 +350,24 @@ def test_an_unnamed_file_gets_the_name_of_its_environment(tmp_path, capsys):
     assert dataset.sha256 == load(str(path), env="Hopper-v5").sha256
 
 
+def test_a_file_without_timeouts_keeps_its_episode_limit(tmp_path, capsys):
+    ends = ((30, "terminal"), (80, "timeout"))
+    path = write(tmp_path / "data.hdf5", arrays("v0-old", "hopper", ends))
+    options = ["--format", "d4rl", "--env", "Hopper-v4", "--episode-limit", "50"]
+    assert main(["datasets", "convert", str(path), *options]) == 0
+    written = capsys.readouterr().out.strip()
+    expected = load(str(path), env="Hopper-v4", episode_limit=50)
+    assert load(written).sha256 == expected.sha256
+    back = convert(convert(written, "minari"), "d4rl", replace=True)
+    assert load(back).sha256 == expected.sha256
+
+
+def test_an_env_without_a_version_is_refused(tmp_path):
+    path = write(tmp_path / "data.hdf5", arrays("v2", "hopper"))
+    with pytest.raises(UserError, match="--env takes"):
+        load(str(path), env="Hopper")
+
+
 def test_the_version_of_env_is_used_and_must_exist(tmp_path):
     path = write(tmp_path / "my_hopper.hdf5", arrays("v2", "hopper"))
     assert load(str(path)).task.env_id == "Hopper-v4"

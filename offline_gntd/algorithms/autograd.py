@@ -168,6 +168,7 @@ class SeedStack(Agent):
             if isinstance(optimiser, GaussNewton):
                 parts = [agent.optimisers[name].diagnostics() for agent in self.agents]  # type: ignore[union-attr]
                 measured |= {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+                measured["kfac_seconds"] = measured["kfac_seconds"].sum().expand(len(self.agents))
         return measured
 
     def _values(self, part: Transitions) -> tuple[Tensor, Tensor, Tensor]:

@@ -82,12 +82,15 @@ def _by_seconds(selection: Selection, metric: str, first: str, algorithm: str) -
     chosen = selection.evaluations[selection.evaluations["algorithm"].isin([first, algorithm])]
     chosen = chosen.dropna(subset=metric)
     seconds = chosen.groupby(KEY)["seconds"]
-    starts, ends = seconds.min().groupby("dataset").max(), seconds.max().groupby("dataset").min()
+    starts, ends = seconds.min().groupby("dataset").max(), seconds.max()
+    diverged = selection.runs.set_index(KEY)["status"].eq("diverged").reindex(ends.index)
+    ends = ends.where(~diverged).groupby("dataset").min().fillna(ends.groupby("dataset").min())
     lines = []
     for key, run in chosen.sort_values("step").groupby(KEY, sort=False):
-        times = np.linspace(min(starts[key[0]], ends[key[0]]), ends[key[0]], GRID)
-        curve = np.interp(times, run["seconds"], run[metric], left=np.nan)
-        lines.append((*key, curve[-1], curve.mean()))
+        start, end = starts[key[0]], ends[key[0]]
+        if start <= end:  # else a run ended before another was evaluated
+            curve = np.interp(np.linspace(start, end, GRID), run["seconds"], run[metric])
+            lines.append((*key, curve[-1], curve.mean()))
     values = pd.DataFrame(lines, columns=[*KEY, "end_seconds", "training_seconds"])
     return {
         reading: values[[*KEY, reading]].rename(columns={reading: "value"})

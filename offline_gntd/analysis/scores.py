@@ -190,7 +190,7 @@ def _caption(selection: Selection, measure: Measure, with_totals: bool, with_ris
         selection.marks,
         f"{RISING}: still rising when training ended." if with_rising else "",
         f"Total: sum over the datasets{source}." if with_totals else "",
-        statistics.bold_rule(selection.seeds) if measure.direction else "",
+        statistics.bold_rule(selection.most_seeds) if measure.direction else "",
     )
 
 

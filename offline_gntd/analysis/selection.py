@@ -194,12 +194,13 @@ class Selection:
     @property
     def few_seeds(self) -> str:
         """A warning for tables with bootstrap intervals; empty if every cell has enough seeds."""
-        return "" if self.seeds >= FEW_RUNS else f"FEW SEEDS ({self.seeds}): intervals too narrow."
+        seeds = int(self.runs.groupby(KEY[:2]).size().min()) if len(self.runs) else 0
+        return "" if seeds >= FEW_RUNS else f"FEW SEEDS ({seeds}): intervals too narrow."
 
     @property
-    def seeds(self) -> int:
-        """The smallest number of seeds of a cell that has finished runs."""
-        return int(self.runs.groupby(KEY[:2]).size().min()) if len(self.runs) else 0
+    def most_seeds(self) -> int:
+        """The largest number of finished seeds of a cell."""
+        return int(self.runs.groupby(KEY[:2]).size().max()) if len(self.runs) else 0
 
 
 def origin_of(run: dict) -> str:
@@ -243,6 +244,9 @@ def select(
     found, whole = results.read(name), definitions.find(name)
     ran = set(found.runs["algorithm"]) if len(found.runs) else set()
     shared = shared_settings([algorithm for algorithm in whole.algorithms if algorithm in ran])
+    short = {"@".join(part for part in name.split("@") if part not in shared) for name in whole.algorithms}
+    if len(short) < len(whole.algorithms):  # an algorithm without runs would have the label of another
+        shared = ()
     if len(found.runs):
         found.runs["label"] = [short_label(label, shared) for label in found.runs["label"]]
     experiment = _restricted(whole, found.runs, datasets, algorithms, without)

@@ -77,7 +77,7 @@ def table(selection: Selection, measure: Measure) -> Table:
         f"Threshold: first evaluation {_thresholds(selection)}; updates, {selection.clock}: mean of the",
         "seeds that reach it.",
         selection.marks,
-        statistics.bold_rule(selection.seeds),
+        statistics.bold_rule(selection.most_seeds),
     )
     return Table(caption, columns, tuple(rows), long)
 

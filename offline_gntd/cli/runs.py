@@ -328,8 +328,7 @@ def experiment_of(args: argparse.Namespace):
     seeds = base.seeds if args.seeds is None else args.seeds
     if args.device != "cpu":
         protocol.setdefault("seeds_per_process", seeds)  # one process uses the whole GPU
-    names = tuple(args.algorithms or base.algorithms)
-    algorithms = _variants(names, args.settings)
+    algorithms = _variants(tuple(args.algorithms or base.algorithms), args.settings)
     if not algorithms or not (args.datasets or base.datasets):
         raise UserError(f"{base.name} has no algorithms or no datasets; add --algorithms … --datasets …")
     return dataclasses.replace(
@@ -341,8 +340,9 @@ def experiment_of(args: argparse.Namespace):
         algorithm_steps={
             variant: steps
             for name, steps in base.algorithm_steps.items()
-            if args.steps is None and name in names
-            for variant in _variants((name,), args.settings)
+            if args.steps is None
+            for variant in algorithms
+            if variant in (name, *_variants((name,), args.settings))
         },
     ).canonical()
 

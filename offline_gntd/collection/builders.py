@@ -18,7 +18,7 @@ from offline_gntd.datasets import built_datasets
 from offline_gntd.datasets.dataset import Dataset
 from offline_gntd.errors import UserError
 from offline_gntd.files import duration, require_writable
-from offline_gntd.lock import Lock, Locked
+from offline_gntd.lock import Lock, Watch
 
 
 def members_of(names: Sequence[str], seeds: int = built_datasets.DEFAULT_SEEDS) -> list[str]:
@@ -148,17 +148,11 @@ def _build_body(
         return _build_splits(position, spec, names, None, checkpoint_seconds, quiet)
     training = OnlineTraining(spec.task, spec.size.training, spec.seed)
     require_writable(training.folder)
-    lock = Lock([training.folder])
-    try:
-        lock.acquire()
-    except Locked:
+    if Watch([training.folder]).is_locked():
         _say(f"{spec.task.env_id}: waiting for another process that builds splits of the same training")
-        lock = Lock([training.folder], wait=True).acquire()
-    try:
+    with Lock([training.folder], wait=True):
         training.resume()
         _build_splits(position, spec, names, training, checkpoint_seconds, quiet)
-    finally:
-        lock.release()
 
 
 def _build_splits(

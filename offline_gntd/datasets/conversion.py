@@ -6,10 +6,11 @@ What Minari cannot store (those rows, dtypes, metadata) goes into a small HDF5 f
 which every array is restored exactly.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -87,7 +88,7 @@ def columns_in(folder: Path) -> dict[str, np.ndarray]:
 
 def recording_in(folder: Path, info: DatasetInfo) -> tuple[Recording, DatasetInfo]:
     """The recording of a converted file, and `info` with the task, version and notes of that file."""
-    try:
+    with _complete(folder):
         note = minari_store.notes_of(folder)[NOTE]
         original = note["about"]
         task = Task(**original["task"])
@@ -97,14 +98,20 @@ def recording_in(folder: Path, info: DatasetInfo) -> tuple[Recording, DatasetInf
             info,
             task=task,
             origin=original["origin"],
-            d4rl_id=original["d4rl_id"],
+            d4rl_id=original.get("d4rl_id", original.get("stands_for")),
             version=original["version"],
             notes=tuple(original["notes"]),
         )
         recording = d4rl.recording(columns_in(folder), info.task, str(folder), note["episode_limit"])
+    return recording, info
+
+
+@contextlib.contextmanager
+def _complete(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UserError(f"{folder} is an incomplete conversion of a D4RL file: {error}") from error
-    return recording, info
 
 
 def with_task(source: Path, identity: d4rl.Identity, replace: bool = False) -> Path:
@@ -113,7 +120,7 @@ def with_task(source: Path, identity: d4rl.Identity, replace: bool = False) -> P
     _check_replace(path, replace)
     with identity.reading(source) as recording:
         columns = {key: column[()] for key, column in recording.columns.items()}
-        write_d4rl(path, columns, identity.task)
+        write_d4rl(path, columns, identity.task, {"episode_limit": recording.episode_limit})
     return path
 
 
@@ -123,7 +130,11 @@ def to_d4rl(minari_folder: Path, name: str, task: Task, replace: bool = False) -
     _check_replace(path, replace)
     notes = minari_store.notes_of(minari_folder)
     if NOTE in notes:
-        write_d4rl(path, columns_in(minari_folder), Task(**notes[NOTE]["about"]["task"]))
+        with _complete(minari_folder):
+            note = notes[NOTE]
+            limit = {"episode_limit": note["episode_limit"]}
+            columns, task = columns_in(minari_folder), Task(**note["about"]["task"])
+        write_d4rl(path, columns, task, limit)
     else:
         level = {"level": notes["level"]} if "level" in notes else {}
         write_d4rl(path, _v2_columns(minari_folder, task), task, level)

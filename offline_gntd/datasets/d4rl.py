@@ -228,7 +228,8 @@ def identify(path: Path, env: str | None = None, episode_limit: int | None = Non
         return of_entry(entry, env)
     stored = task_stored_in(path) if env is None else None
     if stored:
-        return Identity(stored, "file", sha256, episode_limit=episode_limit)
+        limit = episode_limit or notes_stored_in(path).get("episode_limit")
+        return Identity(stored, "file", sha256, episode_limit=limit)
     environment = catalogue.environment_in(path.stem)
     if environment:
         task = _task_of(path.name, environment, env)

@@ -89,7 +89,8 @@ def state(cell: Cell, dataset_sha256s: list[str | None], exported: dict[tuple, d
                 states.add("stale")
                 continue
             _check_consistent(run, cell, seed)
-            states.add("finished" if _steps(run) == cell.protocol.steps else _state_if_continued(run, cell))
+            unfinished = "missing" if continues(run, cell) else "stale"
+            states.add("finished" if _steps(run) == cell.protocol.steps else unfinished)
         elif max(Record(cell.folder(seed)).checkpoint_steps(), default=0) > cell.protocol.steps:
             states.add("stale")  # stopped in a longer run, which a shorter one would replace
         else:
@@ -119,11 +120,10 @@ def _steps(run: dict[str, Any]) -> int:
     return run["protocol"]["steps"]
 
 
-def _state_if_continued(run: dict[str, Any], cell: Cell) -> str:
-    """A shorter run is continued only if that gives the numbers of one long run."""
-    shorter = _steps(run) < cell.protocol.steps
-    resumable = last_checkpoint(cell) and run["versions"] == versions.versions()
-    return "missing" if shorter and resumable else "stale"
+def continues(run: dict[str, Any], cell: Cell) -> bool:
+    """Whether a finished run is shorter than the cell and continuing it gives the numbers of one long run."""
+    resumable = last_checkpoint(cell) > 0 and run["versions"] == versions.versions()
+    return resumable and _steps(run) < cell.protocol.steps and run["config_hash"] == cell.config_hash
 
 
 def _check_consistent(run: dict[str, Any], cell: Cell, seed: int) -> None:
@@ -218,7 +218,7 @@ def _keys(algorithm: str, dataset: str, seeds: int) -> list[tuple]:
 
 
 def measure_rate(cell: Cell, sources: Sequence[DataSource]) -> Rate | None:
-    """Train for about a second and evaluate one episode; None if that fails, as the run itself would."""
+    """Train for at most two seconds and evaluate one episode; None if that fails, as the run itself would."""
     processes.prepare()
     config = cell.config
     if hasattr(config, "random_steps"):  # a random step has no update

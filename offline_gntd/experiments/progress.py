@@ -18,7 +18,7 @@ from offline_gntd.errors import UserError
 from offline_gntd.experiments import definitions, results
 from offline_gntd.experiments.definitions import Cell
 from offline_gntd.experiments.job import JobResult, Progress
-from offline_gntd.experiments.planning import Rates, known_rates, last_checkpoint
+from offline_gntd.experiments.planning import Rates, continues, known_rates, last_checkpoint
 from offline_gntd.experiments.record import FINISHED, LOG, DamagedRun, last_evaluation, read_description
 from offline_gntd.files import duration
 
@@ -244,7 +244,8 @@ def _read_run(cell: Cell, seed: int, exported: dict[tuple, dict], rates: Rates, 
         rate = last["step"] / seconds if seconds > 0 else None
         run = dataclasses.replace(run, score=last["score"], updates_per_second=rate)
     finished = description.get("status") in FINISHED and not owner
-    if finished and description["protocol"]["steps"] >= cell.protocol.steps:
+    known = finished and (folder.exists() or description["protocol"]["steps"] >= cell.protocol.steps)
+    if known and not continues(description, cell):
         state = "stale" if _has_other_settings(cell, description) else description["status"]
         return dataclasses.replace(run, state=state, step=description.get("steps", 0))
     step = last_checkpoint(cell)

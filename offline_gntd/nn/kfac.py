@@ -146,7 +146,7 @@ class KroneckerFactors:
         return values.reshape(self.stack[0], -1)
 
     def live_tensors(self) -> dict[str, Tensor]:
-        """The tensors themselves, `networks` first."""
+        """The tensors themselves: `networks` first, except `updates` [] and `step_ratio` [seeds]."""
         state = {"boost": self.boost, "failures": self.failures}
         for name in ("P", "G", "P_inverse", "G_inverse"):
             state |= {f"{name}.{l}": factor for l, factor in enumerate(getattr(self, name))}
