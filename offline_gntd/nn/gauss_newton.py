@@ -1,5 +1,6 @@
 """The Gauss-Newton critic step for any torch.nn.Module, by Kronecker factors (Algorithm 3)."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,7 +98,10 @@ class GaussNewton:
             )
         if isinstance(outputs, Tensor):
             outputs = [outputs]
-        self.factors.update(*(self._samples(outputs) if self.factors.due else ([], [])))
+        start = time.perf_counter()
+        samples = self._samples(outputs) if self.factors.due else ([], [])
+        self.factors.seconds += time.perf_counter() - start
+        self.factors.update(*samples)
         self.optimiser.zero_grad()
         loss.backward()
         if self.max_grad_norm is not None:
