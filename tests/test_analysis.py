@@ -695,6 +695,7 @@ def test_a_grid_in_progress_has_a_table():
     assert table.foot == ()  # no total
     assert "1 seed, 20 updates, evaluated" in table.protocol  # CQL has no runs
     assert "all with precision=bfloat16" in table.protocol
+    assert render.table("begun", algorithms=["CQL", "BC"]).columns == ("dataset", "CQL (10 updates)", "BC")
 
 
 def test_pairwise_of_any_metric(study):

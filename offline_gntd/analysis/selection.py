@@ -249,7 +249,10 @@ def select(
         shared = ()
     if len(found.runs):
         found.runs["label"] = [short_label(label, shared) for label in found.runs["label"]]
-    experiment = _restricted(whole, found.runs, datasets, algorithms, without)
+    labels = dict(zip(found.runs["algorithm"], found.runs["label"], strict=True)) if ran else {}
+    if set(algorithms) - set(whole.algorithms) - set(labels.values()):  # of an algorithm without runs?
+        labels |= {x: short_label(_preset_label(x), shared) for x in whole.algorithms if x not in ran}
+    experiment = _restricted(whole, labels, datasets, algorithms, without)
     finished = found.finished()
     if finished.empty:
         raise UserError(f"no finished runs of {name}; run them with: offline-gntd run {name}")
@@ -306,14 +309,13 @@ def _preset_label(algorithm: str) -> str:
 
 def _restricted(
     experiment: Experiment,
-    runs: pd.DataFrame,
+    labels: dict[str, str],
     datasets: Sequence[str],
     algorithms: Sequence[str],
     without: Sequence[str],
 ) -> Experiment:
     """The experiment with some of its datasets, by name, and of its algorithms, by name or label."""
     names = experiment.dataset_names()
-    labels = dict(zip(runs["algorithm"], runs["label"], strict=True)) if len(runs) else {}
     for dataset in {*datasets, *without} - set(names):
         raise unknown(f"dataset in {experiment.name}", dataset, names)
     for algorithm in set(algorithms) - set(experiment.algorithms) - set(labels.values()):
