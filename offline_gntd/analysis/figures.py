@@ -88,7 +88,7 @@ def profiles(selection: Selection, measure: Measure, columns: int) -> Figure | N
     pooled = np.concatenate([scores.ravel() for scores in found.values()])
     thresholds = np.linspace(min(pooled.min(), 0) - 1, pooled.max() + 1, PROFILE_POINTS)
     figure, (axis,) = panels(1, columns)
-    style = styles(list(selection.labels.values()))
+    style = _styles(selection)
     for algorithm, scores in found.items():
         label = selection.labels[algorithm]
         colour, dash, _ = style[label]
@@ -106,7 +106,7 @@ def efficiency(selection: Selection, measure: Measure, columns: int) -> Figure:
     spent = selection.evaluations.groupby(KEY)["seconds"].max().reset_index()
     lines = run_values(selection, measure).merge(spent, on=KEY)
     datasets, names = list(dict.fromkeys(lines["dataset"])), selection.dataset_labels
-    style = styles(list(selection.labels.values()))
+    style = _styles(selection)
     figure, axes = panels(len(datasets), columns)
     for axis, dataset in zip(axes, datasets, strict=True):
         for label, (colour, _, marker) in style.items():
@@ -152,7 +152,7 @@ def _labelled(selection: Selection) -> pd.DataFrame:
 
 
 def _lines(axis: Axes, data: pd.DataFrame, x: str, y: str, selection: Selection) -> None:
-    style = styles(list(selection.labels.values()))
+    style = _styles(selection)
     order = [label for label in style if label in set(data["label"])]
     seaborn.lineplot(
         data,
@@ -181,6 +181,12 @@ class Style(NamedTuple):
     colour: tuple[float, float, float]
     dash: tuple[float, ...]
     marker: str
+
+
+def _styles(selection: Selection) -> dict[str, Style]:
+    """The style of each algorithm with runs, by label."""
+    ran = set(selection.runs["algorithm"])
+    return styles([label for name, label in selection.labels.items() if name in ran])
 
 
 def styles(labels: Sequence[str]) -> dict[str, Style]:
