@@ -651,6 +651,19 @@ def test_the_caption_has_the_bold_rule_of_the_cells_with_most_seeds():
     assert "FEW SEEDS (1)" in render.table("begun", "pairwise").caption
 
 
+def test_the_caption_says_that_kfac_failed():
+    experiment = Experiment("kfac", ("a",), ("td", "gn"), seeds=2, protocol=PROTOCOL)
+    store(experiment)
+    for seed in range(2):
+        write_run(experiment, "td", seed, [10, 20], dataset="a")
+        metrics = {"kfac_failures": [0, 3 * seed], "kfac_damping": [0.1, 0.1 + 20 * seed]}
+        write_run(experiment, "gn", seed, [10, 20], dataset="a", metrics=metrics)
+    caption = render.table("kfac").caption
+    assert (
+        "K-FAC FAILED to invert a factor in 1 runs; the damping of a layer rose to at most 20.1." in caption
+    )
+
+
 def test_two_algorithms_never_have_the_same_label():
     names = ("td3_bc", "td3_bc@precision=bfloat16", "bc@precision=bfloat16")
     experiment = Experiment("both", ("a",), names, seeds=1, protocol=PROTOCOL)

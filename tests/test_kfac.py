@@ -7,7 +7,7 @@ from conftest import seeded
 from offline_gntd.nn.critic import Critic
 from offline_gntd.nn.exact import direction, gauss_newton_weights
 from offline_gntd.nn.kfac import KFAC, KroneckerFactors
-from offline_gntd.nn.mlp import MLP, PRECISIONS, Tape
+from offline_gntd.nn.mlp import MLP, Tape
 from offline_gntd.nn.optimisers import Optimiser
 
 EVERY = {"factor_every": 1, "inverse_every": 1}
@@ -165,24 +165,26 @@ def test_a_factor_that_cannot_be_inverted_is_replaced_and_the_damping_rises(brok
     torch.testing.assert_close(factors.G_inverse[0][1], torch.linalg.inv(good + 0.5 * torch.eye(4)))
 
 
-def test_a_bfloat16_step_has_float32_factors_and_is_near_the_float32_step():
-    steps, factors_of = {}, {}
-    for name in ("float32", "bfloat16"):
-        tape = recorded_tape((3, 64, 64, 1), 64, precision=name)
-        factors = KroneckerFactors(KFAC(), tape.network.layers, PRECISIONS[name])
-        for _ in range(101):  # identity, then 21 averages and 3 inversions
-            factors.update(tape.inputs, tape.grad_outputs)
-        gradients = [torch.randn(w.shape, generator=seeded(3)[0]) for w in tape.network.layers]
-        factors.precondition(gradients)
-        steps[name], factors_of[name] = gradients, factors
-    assert all(tensor.dtype == torch.float32 for tensor in factors_of["bfloat16"].P + steps["bfloat16"])
-    for kind in ("P", "G", "P_inverse", "G_inverse"):
-        pairs = zip(getattr(factors_of["float32"], kind), getattr(factors_of["bfloat16"], kind), strict=True)
-        for expected, measured in pairs:
-            torch.testing.assert_close(measured, expected, rtol=0.02, atol=0.02)
-    for expected, measured in zip(steps["float32"], steps["bfloat16"], strict=True):
-        assert not torch.equal(measured, expected)
-        assert (measured - expected).norm() < 0.02 * expected.norm()
+def test_factors_of_a_bfloat16_tape_are_float32_and_near_those_of_a_float32_tape():
+    tapes = [recorded_tape((3, 16, 16, 1), 64, precision=name) for name in ("float32", "bfloat16")]
+    exact, rounded = (KroneckerFactors(KFAC(start="batch"), tape.network.layers) for tape in tapes)
+    for factors, tape in zip((exact, rounded), tapes, strict=True):
+        factors.update(tape.inputs, tape.grad_outputs)
+    for expected, measured in zip(exact.P_inverse + exact.G, rounded.P_inverse + rounded.G, strict=True):
+        assert measured.dtype == torch.float32
+        torch.testing.assert_close(measured, expected, rtol=0.05, atol=0.02)
+
+
+def test_factors_of_bfloat16_inputs_stay_positive_definite():
+    """Activations with a large mean, as in the last layer of a trained critic: the largest eigenvalue of P is
+    10⁶ times the damping. A product rounded to bfloat16 has negative eigenvalues beyond the damping."""
+    x = torch.randn(1, 256, 257, generator=seeded(0)[0]) + 8
+    factors = KroneckerFactors(KFAC(damping=1e-4, start="batch"), [torch.zeros(1, 257, 1)])
+    factors.update([x.bfloat16()], [torch.ones(1, 256, 1).bfloat16()])
+    assert torch.linalg.eigvalsh(factors.P[0])[0, -1] > 1e4
+    assert factors.failures.sum() == 0
+    rounded = torch.bmm(x.bfloat16().mT, x.bfloat16()).float() / 256
+    assert torch.linalg.eigvalsh(rounded)[0, 0] < -0.01
 
 
 def test_settings_out_of_range_are_refused():

@@ -181,7 +181,7 @@ class Selection:
 
     @property
     def marks(self) -> str:
-        """The meaning of † in a table, and warm-up phases."""
+        """The meaning of † in a table, warm-up phases, and failures of K-FAC."""
         sentences = []
         if self.runs["status"].eq("diverged").any():
             sentences.append("†: diverged seeds, with their last finite values.")
@@ -189,6 +189,14 @@ class Selection:
             warm_up = group["config"].iloc[0].get("warm_up")
             if warm_up is not None:
                 sentences.append(f"{label} clones the data for its first {warm_up:,} updates.")
+        if "kfac_failures" in self.evaluations:
+            worst = self.evaluations.groupby(KEY)[["kfac_failures", "kfac_damping"]].max()
+            failed = worst[worst["kfac_failures"] > 0]
+            if len(failed):
+                sentences.append(
+                    f"K-FAC FAILED to invert a factor in {len(failed)} runs; a layer's damping rose to at most "
+                    f"{failed['kfac_damping'].max():.3g}."
+                )
         return " ".join(sentences)
 
     @property

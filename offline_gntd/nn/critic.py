@@ -5,7 +5,7 @@ from torch import Tensor
 from offline_gntd.nn.exact import gauss_newton_weights
 from offline_gntd.nn.kfac import KFAC, KroneckerFactors
 from offline_gntd.nn.learner import Learner, state_of
-from offline_gntd.nn.mlp import MLP, PRECISIONS
+from offline_gntd.nn.mlp import MLP
 from offline_gntd.nn.optimisers import Optimiser, clip_grad_norm
 
 
@@ -27,8 +27,7 @@ class Critic(Learner):
         exact_damping: float | None = None,
     ):
         super().__init__(network, batch, learning_rate, optimiser)
-        dtype = PRECISIONS[network.precision]
-        self.factors = KroneckerFactors(kfac, network.layers, dtype) if kfac else None
+        self.factors = KroneckerFactors(kfac, network.layers) if kfac else None
         self.exact_damping = exact_damping
 
     def update(

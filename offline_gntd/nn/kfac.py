@@ -47,19 +47,16 @@ class KroneckerFactors:
     lowers it by a tenth, down to ω.
     """
 
-    def __init__(self, config: KFAC, layers: Sequence[Tensor], dtype: torch.dtype = torch.float32):
-        """layers  the weights [*stack, fan_in + 1, fan_out] of every layer, for their shapes and device
-        dtype   of the operands of `precondition`'s products; factors and inverses are float32
-        """
+    def __init__(self, config: KFAC, layers: Sequence[Tensor]):
+        """layers  the weights [*stack, fan_in + 1, fan_out] of every layer, for their shapes and device"""
         self.config, self.stack, device = config, layers[0].shape[:-2], layers[0].device
-        self.dtype = dtype
         networks = self.stack.numel()
         self.updates = torch.zeros((), dtype=torch.int64)  # on the CPU: reading it never waits for a GPU
         self.P = [torch.eye(w.shape[-2], device=device).repeat(networks, 1, 1) for w in layers]
         self.G = [torch.eye(w.shape[-1], device=device).repeat(networks, 1, 1) for w in layers]
         self.P_inverse = [torch.zeros_like(P) for P in self.P]
         self.G_inverse = [torch.zeros_like(G) for G in self.G]
-        self.P_inverse_g = [torch.empty_like(w.flatten(0, -3), dtype=dtype) for w in layers]
+        self.P_inverse_g = [torch.empty_like(w.flatten(0, -3)) for w in layers]  # buffer of `precondition`
         self.boost = torch.ones(networks, len(layers), device=device)  # a layer's damping / ω
         self.failures = torch.zeros_like(self.boost)
         self.step_ratio = torch.zeros(self.stack[0], device=device)  # ‖d‖ / ‖gradient‖ per seed
@@ -118,8 +115,8 @@ class KroneckerFactors:
         before = self._norm(gradients) if measured else None
         for l, gradient in enumerate(gradients):
             g = gradient.flatten(0, -3)
-            matmul(self.P_inverse[l].to(self.dtype), g.to(self.dtype), out=self.P_inverse_g[l])
-            matmul(self.P_inverse_g[l], self.G_inverse[l].to(self.dtype), out=g)
+            matmul(self.P_inverse[l], g, out=self.P_inverse_g[l])
+            matmul(self.P_inverse_g[l], self.G_inverse[l], out=g)
         if before is not None:
             torch.div(self._norm(gradients), before, out=self.step_ratio)
         self.seconds += time.perf_counter() - start

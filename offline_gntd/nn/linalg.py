@@ -20,11 +20,8 @@ def matmul(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 def update_second_moment(moment: Tensor, x: Tensor, decay: float, scale: float = 1.0) -> None:
     """moment ← decay · moment + (1 − decay) · scale · E[x xᵀ], for x [networks, batch, n]."""
-    weight = (1 - decay) * scale / x.shape[-2]
-    if x.dtype == moment.dtype:
-        torch.baddbmm(moment, x.mT, x, beta=decay, alpha=weight, out=moment)
-    else:  # a bfloat16 product, averaged in float32
-        moment.mul_(decay).add_(torch.bmm(x.mT, x), alpha=weight)
+    x = x.to(moment.dtype)  # a bfloat16 product would be indefinite by more than the damping of K-FAC
+    torch.baddbmm(moment, x.mT, x, beta=decay, alpha=(1 - decay) * scale / x.shape[-2], out=moment)
 
 
 def damped_inverse(matrix: Tensor, damping: Tensor, out: Tensor) -> Tensor:
