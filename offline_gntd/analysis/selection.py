@@ -194,7 +194,7 @@ class Selection:
             failed = worst[worst["kfac_failures"] > 0]
             if len(failed):
                 sentences.append(
-                    f"K-FAC FAILED to invert a factor in {len(failed)} runs; a layer's damping rose to at most "
+                    f"K-FAC FAILED to invert a factor in {len(failed)} runs; a layer's damping rose to "
                     f"{failed['kfac_damping'].max():.3g}."
                 )
         return " ".join(sentences)
