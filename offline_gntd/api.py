@@ -25,6 +25,7 @@ from offline_gntd.configuration import from_dict, to_dict
 from offline_gntd.datasets import Dataset
 from offline_gntd.errors import UserError, unknown
 from offline_gntd.evaluation import Evaluator
+from offline_gntd.experiments.run import stored_agent
 from offline_gntd.experiments.training import (
     Training,
     agent_state,
@@ -84,6 +85,10 @@ class TrainedAgent:
 
     @staticmethod
     def load(path: str | Path) -> "TrainedAgent":
+        """Read a file of `save`, or the last checkpoint in the folder of a run of `offline-gntd run`."""
+        if Path(path).is_dir():
+            run = stored_agent(Path(path))
+            return TrainedAgent(run.config, run.task, run.state, run.seed, run.step)
         content = load_tensors(Path(path))
         if not isinstance(content, dict) or "algorithm" not in content:
             raise UserError(f"{path} is not an agent that was saved with agent.save()")

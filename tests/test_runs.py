@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from offline_gntd import versions
+from offline_gntd import TrainedAgent, evaluate, versions
 from offline_gntd.algorithms import CATALOGUE
 from offline_gntd.algorithms.q_learning import QLearner, QLearning
 from offline_gntd.configuration import from_dict
@@ -183,6 +183,9 @@ def test_a_stored_policy_reproduces_its_logged_score_exactly(small_dataset, algo
     assert evaluation.reproduced is True
     other = evaluate_stored(cell(algorithm).folder(3), episodes=3)
     assert (len(other.returns), other.reproduced) == (3, None)
+    agent = TrainedAgent.load(cell(algorithm).folder(3))
+    assert (agent.seed, agent.step) == (3, 100)
+    assert evaluate(agent, len(evaluation.returns)).returns.tolist() == evaluation.returns.tolist()
 
 
 def test_a_stored_policy_of_other_settings_is_refused(small_dataset, monkeypatch):

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from offline_gntd import versions
 from offline_gntd.algorithms import configured, preset
@@ -288,28 +289,59 @@ class StoredEvaluation:
         return f"{text}; logged {self.logged:.4f}, {'the same' if self.reproduced else 'NOT the same'}"
 
 
+@dataclass(frozen=True)
+class StoredAgent:
+    """The agent in a run's last checkpoint, and its run."""
+
+    config: Any
+    task: Task
+    protocol: Protocol
+    state: dict[str, Tensor]  # of its seed
+    seed: int
+    seeds_per_process: int
+    step: int
+    score: float | None  # logged at this step
+
+
+def stored_agent(folder: Path) -> StoredAgent:
+    """Raises UserError without a checkpoint, or if the algorithm's settings have changed since the run."""
+    record = Record(folder)
+    step = record.last_checkpoint()
+    content = record.load(step)
+    run, protocol = content["description"], Protocol(**content["description"]["protocol"])
+    config = configured(run["algorithm"], protocol.steps)
+    if settings_hash(config, protocol, run["stack"]) != run["config_hash"]:
+        raise UserError(f"the settings of {run['algorithm']} have changed since {folder} was run")
+    logged = [row["score"] for row in content["scores"] if row["step"] == step]
+    return StoredAgent(
+        config,
+        Task(**run["task"]),
+        protocol,
+        content["state"]["agent"],
+        run["seed"],
+        run["stack"],
+        step,
+        logged[0] if logged else None,
+    )
+
+
 def evaluate_stored(folder: Path, episodes: int | None = None) -> StoredEvaluation:
     """Evaluate the policy of a run's last checkpoint; needs no dataset.
 
     episodes  default: the run's number; then the score equals the logged one
 
-    Raises UserError if there is no checkpoint or if the algorithm's settings have changed since the run.
+    Raises UserError as `stored_agent` does.
     """
     if episodes is not None and not 1 <= episodes <= 100_000:
         raise UserError(f"--episodes must be at least 1 and at most 100,000, not {episodes}")
-    record = Record(folder)
-    step = record.last_checkpoint()
-    content = record.load(step)
-    run, protocol = content["description"], Protocol(**content["description"]["protocol"])
-    config, task, stack = configured(run["algorithm"], protocol.steps), Task(**run["task"]), run["stack"]
-    if settings_hash(config, protocol, stack) != run["config_hash"]:
-        raise UserError(f"the settings of {run['algorithm']} have changed since {folder} was run")
+    stored = stored_agent(folder)
     # the number of networks is the run's: the rounding of a batched product depends on it
-    agent = config.agent(task, [torch.Generator() for _ in range(stack)])
-    restore_agent(agent, [content["state"]["agent"]] * stack)
-    with closing(Evaluator(task, [run["seed"]] * stack, episodes or protocol.evaluate_episodes)) as evaluator:
-        returns = evaluator.returns(agent.act, step)[0]
-    logged = [row["score"] for row in content["scores"] if row["step"] == step]
-    comparable = logged and len(returns) == protocol.evaluate_episodes
-    score = task.score(float(returns.mean()))
-    return StoredEvaluation(step, returns, score, logged[0] if comparable else None)
+    count, logged_episodes = stored.seeds_per_process, stored.protocol.evaluate_episodes
+    agent = stored.config.agent(stored.task, [torch.Generator() for _ in range(count)])
+    restore_agent(agent, [stored.state] * count)
+    with closing(Evaluator(stored.task, [stored.seed] * count, episodes or logged_episodes)) as evaluator:
+        returns = evaluator.returns(agent.act, stored.step)[0]
+    score = stored.task.score(float(returns.mean()))
+    return StoredEvaluation(
+        stored.step, returns, score, stored.score if len(returns) == logged_episodes else None
+    )
