@@ -54,7 +54,7 @@ def test_text(study, capsys):
         "hidden_dims  16x16, not 256x256",
         "f" * 64,
         "CartPole-v1",
-        "c0ffee (seeds 0); decaf-changed (seeds 1)",
+        "c0ffee (seed 0); decaf-changed (seed 1)",
         "uncommitted changes",
         "offline-gntd datasets build cartpole-replay --transitions 100",
         "run again-study --algorithms dqn --datasets cartpole-replay --seeds 2 --steps 20",

@@ -88,9 +88,11 @@ def explain(experiment: str, dataset: str, algorithm: str) -> Explanation:
             "name": first["dataset"],
             "source": first["dataset_source"],
             "sha256 of its rows": _each(runs, "dataset_sha256"),
-            "transitions": int(first["dataset_rows"]),
+            "transitions": int(first["dataset_rows"])
+            if runs["dataset_rows"].nunique() == 1
+            else _each(runs, "dataset_rows"),
             "origin": origin_of(first),
-            "made by": _or_dash(first["dataset_level"]),
+            "made by": _each(runs, "dataset_level"),
             "version": _or_dash(first["dataset_version"]),
             "name in D4RL": _or_dash(first["dataset_d4rl_id"]),
             "environment": _each(runs, "env_id"),
@@ -180,7 +182,8 @@ def _each(runs: pd.DataFrame, column: str) -> str:
     if len(groups) == 1:
         return _or_dash(groups.index[0])
     return "; ".join(
-        f"{_or_dash(value)} (seeds {', '.join(map(str, seeds))})" for value, seeds in groups.items()
+        f"{_or_dash(value)} ({'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))})"
+        for value, seeds in groups.items()
     )
 
 
