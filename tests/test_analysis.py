@@ -641,14 +641,14 @@ def test_a_seed_that_diverges_early_does_not_shorten_the_others():
 
 
 def test_the_caption_has_the_bold_rule_of_the_cells_with_most_seeds():
-    experiment = Experiment("begun", ("a", "b"), ("td", "gn"), seeds=5, protocol=PROTOCOL)
+    experiment = Experiment("partial", ("a", "b"), ("td", "gn"), seeds=5, protocol=PROTOCOL)
     store(experiment)
     for seed in range(5):
         write_run(experiment, "td", seed, [10, 20 + seed], dataset="a")
         write_run(experiment, "gn", seed, [10, 90 + seed], dataset="a")
     write_run(experiment, "td", 0, [10, 20], dataset="b")
-    assert "permutation test" in render.table("begun").caption
-    assert "FEW SEEDS (1)" in render.table("begun", "pairwise").caption
+    assert "permutation test" in render.table("partial").caption
+    assert "FEW SEEDS (1)" in render.table("partial", "pairwise").caption
 
 
 def test_the_caption_says_that_kfac_failed():
@@ -659,7 +659,7 @@ def test_the_caption_says_that_kfac_failed():
         metrics = {"kfac_failures": [0, 3 * seed], "kfac_damping": [0.1, 0.1 + 20 * seed]}
         write_run(experiment, "gn", seed, [10, 20], dataset="a", metrics=metrics)
     caption = render.table("kfac").caption
-    assert "K-FAC FAILED to invert a factor in 1 runs; a layer's damping rose to 20.1." in caption
+    assert "K-FAC FAILED to invert a factor in 1 run; a layer's damping rose to 20.1." in caption
 
 
 def test_two_algorithms_never_have_the_same_label():
@@ -696,17 +696,17 @@ def test_a_mean_over_some_of_the_seeds_is_not_bold():
 
 def test_a_grid_in_progress_has_a_table():
     names = ("bc@precision=bfloat16", "td3_bc@precision=bfloat16", "cql")
-    experiment = Experiment("begun", ("a", "b"), names, 1, PROTOCOL, algorithm_steps={"cql": 10})
+    experiment = Experiment("partial", ("a", "b"), names, 1, PROTOCOL, algorithm_steps={"cql": 10})
     store(experiment)
     write_run(experiment, names[0], 0, [10, 20], dataset="a", label="BC precision=bfloat16")
     write_run(experiment, names[1], 0, [10, 20], dataset="a", label="TD3+BC precision=bfloat16")
-    table = render.table("begun")
+    table = render.table("partial")
     assert table.columns == ("dataset", "BC", "TD3+BC", "CQL (10 updates)")
     assert [cell.text for cell in table.rows[1]] == ["b", "missing", "missing", "missing"]
     assert table.foot == ()  # no total
     assert "1 seed, 20 updates, evaluated" in table.protocol  # CQL has no runs
     assert "all with precision=bfloat16" in table.protocol
-    assert render.table("begun", algorithms=["CQL", "BC"]).columns == ("dataset", "CQL (10 updates)", "BC")
+    assert render.table("partial", algorithms=["CQL", "BC"]).columns == ("dataset", "CQL (10 updates)", "BC")
 
 
 def test_pairwise_of_any_metric(study):

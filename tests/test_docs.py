@@ -122,6 +122,18 @@ def test_results_pages_are_what_the_results_give(generator):
         assert not re.search(r"\bnan\b|{{|{%", text), identifier(path)
 
 
+def test_every_committed_table_is_made_by_make_results_pages(generator):
+    """test_shipped.py compares those that are not in OTHER_TABLES."""
+    with generator.exported_results_only():
+        commands = generator.committed_tables()
+        made = {generator.made(f"{command} --allow-mixed-data").name for command in commands}
+        for command in generator.OTHER_TABLES:
+            for path in generator.render.write(generator.made(f"{command} --allow-mixed-data")):
+                assert path.read_text() == (REPOSITORY / "analysis" / path.name).read_text(), command
+    pages = {path.stem for path in (REPOSITORY / "analysis").glob("*.md")} - {"README"}
+    assert made == pages
+
+
 def test_results_of_an_earlier_version_are_labelled(generator):
     with generator.exported_results_only():
         for name in generator.exported():

@@ -44,7 +44,8 @@ def test_exported_experiments_are_listed():
 def test_committed_tables_are_what_the_shipped_results_give(name, kind):
     """If this fails, the results or the tables have changed: offline-gntd table NAME [--kind KIND]"""
     table = render.table(name, kind, allow_mixed_data=True)
-    assert bool(table.missing) == ("INCOMPLETE" in table.text("md"))
+    not_run = {"bcq", "cql"} if name == "table2-rebuilt" else set()
+    assert {run.algorithm.partition("@")[0] for run in table.missing} <= not_run
     for path in render.write(table):
         assert path.read_text() == (REPOSITORY / "analysis" / path.name).read_text()
 

@@ -193,9 +193,10 @@ class Selection:
             worst = self.evaluations.groupby(KEY)[["kfac_failures", "kfac_damping"]].max()
             failed = worst[worst["kfac_failures"] > 0]
             if len(failed):
+                runs = f"{len(failed)} run{'s' * (len(failed) > 1)}"
+                damping = f"{failed['kfac_damping'].max():.3g}"
                 sentences.append(
-                    f"K-FAC FAILED to invert a factor in {len(failed)} runs; a layer's damping rose to "
-                    f"{failed['kfac_damping'].max():.3g}."
+                    f"K-FAC FAILED to invert a factor in {runs}; a layer's damping rose to {damping}."
                 )
         return " ".join(sentences)
 
@@ -253,12 +254,14 @@ def select(
     ran = set(found.runs["algorithm"]) if len(found.runs) else set()
     shared = shared_settings([algorithm for algorithm in whole.algorithms if algorithm in ran])
     short = {"@".join(part for part in name.split("@") if part not in shared) for name in whole.algorithms}
-    if len(short) < len(whole.algorithms):  # an algorithm without runs would have the label of another
+    if len(short) < len(whole.algorithms):  # two algorithms would have the same label
         shared = ()
     if len(found.runs):
         found.runs["label"] = [short_label(label, shared) for label in found.runs["label"]]
     labels = dict(zip(found.runs["algorithm"], found.runs["label"], strict=True)) if ran else {}
-    if set(algorithms) - set(whole.algorithms) - set(labels.values()):  # of an algorithm without runs?
+    if (
+        set(algorithms) - set(whole.algorithms) - set(labels.values())
+    ):  # perhaps labels of algorithms without runs
         labels |= {x: short_label(_preset_label(x), shared) for x in whole.algorithms if x not in ran}
     experiment = _restricted(whole, labels, datasets, algorithms, without)
     finished = found.finished()

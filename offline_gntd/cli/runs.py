@@ -188,9 +188,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _warn_of_slow_bfloat16(experiment: Any) -> None:
+    from offline_gntd.algorithms import configured
     from offline_gntd.nn.mlp import warn_if_bfloat16_is_slow
 
-    if any(getattr(cell.config, "precision", "") == "bfloat16" for cell in experiment.cells()):
+    configs = [configured(name, experiment.protocol_of(name).steps) for name in experiment.algorithms]
+    if any(getattr(config, "precision", "") == "bfloat16" for config in configs):
         warn_if_bfloat16_is_slow()
 
 

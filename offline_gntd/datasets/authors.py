@@ -28,7 +28,7 @@ FILES = {  # the key in an .npz file, and the ending of an .npy file's name
     "dones": "not_done",
 }
 
-NAME = re.compile(r"(CartPole|Acrobot)-v1_\d+_(Medium-)?Replay")  # of the authors' own buffers
+NAME = re.compile(r"(CartPole|Acrobot)-v1_\d+_(Medium-)?Replay")  # of the authors' buffers
 
 
 def files_of(source: Path) -> list[Path]:
@@ -39,7 +39,7 @@ def files_of(source: Path) -> list[Path]:
 
 
 def is_buffer(source: Path) -> bool:
-    """Whether a path names an .npz file, is the prefix of a buffer's file, or ends like the authors' own."""
+    """Whether a path is an .npz file, the prefix of a buffer's files, or named like the authors' buffers."""
     if source.suffix == ".npz" or NAME.fullmatch(source.name):
         return True
     return bool(source.name) and any(path.is_file() for path in files_of(source))
